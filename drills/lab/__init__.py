@@ -1,0 +1,1 @@
+"""The embedded deployment that `drill` starts when no other target is named."""

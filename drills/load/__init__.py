@@ -1,0 +1,1 @@
+"""The load process: arrivals, client and records."""

@@ -1,0 +1,300 @@
+"""The nouns of drills, nothing else. Read this first.
+
+    experiment.yaml + target ──► Plan ──► Run ──► Journal (+ request records) ──► Verdict ──► report
+
+A stage takes only the value before it. Times are seconds: `mono` is CLOCK_MONOTONIC of the machine that
+drives the run, wall times are UTC. Units come last in names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+Json = dict[str, Any]
+
+
+class Verdict(StrEnum):
+    """What a check, or a whole run, says; merged pessimistically."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, not a password
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    NOT_JUDGED = "not judged"  # listed with its reason, outside the merge
+
+
+class Restored(StrEnum):
+    """Whether everything the drill changed is put back."""
+
+    CLEAN = "clean"
+    DIRTY = "dirty"
+    UNKNOWN = "unknown"
+
+
+class Left(StrEnum):
+    """How the service is at the end of the run, by completions of its own replicas."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+
+
+class Phase(StrEnum):
+    """The phases of a run, in order."""
+
+    WARMUP = "warmup"
+    BASELINE = "baseline"
+    FAULT = "fault"
+    RECOVERY = "recovery"
+
+
+class Outcome(StrEnum):
+    """How an arrival ended; every arrival has exactly one."""
+
+    OK = "ok"
+    DEGRADED = "degraded"  # served by a fallback model or from a cache
+    TRUNCATED = "truncated"  # ended early: no finish reason, no [DONE], too few tokens, finish_reason abort
+    ERROR = "error"  # see the record's `error` class
+    HUNG = "hung"  # no byte for idle_timeout and still open when the client gave up
+    SHED = "shed"  # the generator was at its cap and did not send it
+    CANCELLED = "cancelled"  # still open when the load was told to stop
+
+
+GOOD = frozenset({Outcome.OK, Outcome.DEGRADED})
+
+
+# ---- what is drilled ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A quantile of a latency and the most it may be, in seconds."""
+
+    quantile: float
+    value_s: float
+
+
+@dataclass(frozen=True)
+class Sla:
+    """What users were promised. `errors` is a share of arrivals (0.01 = 1 %)."""
+
+    ttft: Bound
+    e2e: Bound
+    max_gap: Bound
+    errors: float
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One serving replica as it is now. `uid` names this incarnation, not the slot."""
+
+    name: str
+    uid: str
+    role: str  # primary | fallback
+    url: str  # of the engine itself, past the router, without /v1
+    ready: bool
+    started_wall: float | None = None
+    restarts: int = 0
+    host: str = "local"
+    pid: int | None = None
+    pid_start: int | None = None  # /proc/PID/stat field 22: pid + start name one process for ever
+    engine_pid: int | None = None
+    engine_start: int | None = None
+    gpus: tuple[str, ...] = ()  # UUIDs
+    gate: str | None = None  # lock file that a restart waits for
+    labels: Mapping[str, str] = field(default_factory=dict)
+    state: str = ""  # the target's own word for it
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that ended on a host."""
+
+    argv: tuple[str, ...]
+    rc: int
+    out: str
+    err: str
+    timed_out: bool = False
+
+
+class Host(Protocol):
+    """A machine on which commands run and files land. Every call has a deadline of its own."""
+
+    name: str
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
+        """Run a command to its end; a timeout is a result (`timed_out`), not an exception."""
+
+    def spawn(self, argv: Sequence[str], *, log: str) -> None:
+        """Start a command that outlives the driver and its link; its output goes to the file `log`."""
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, None when it is not there."""
+
+    def write(self, path: str, text: str, *, mode: int = 0o600) -> None:
+        """Write a file in one step (temporary file, fsync, rename)."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no error."""
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; a folder that is not there is empty."""
+
+    def signal(self, pid: int, pid_start: int, signal: str) -> bool:
+        """Signal the process that pid + start name; False when that process is gone."""
+
+    def alive(self, pid: int, pid_start: int) -> bool:
+        """Whether that very process still runs (a zombie does not)."""
+
+
+class Target(Protocol):
+    """What is drilled, as the run sees it: facts and where things are. Abilities are separate (below)."""
+
+    name: str
+    kind: str  # lab | kubernetes | hosts
+    sla: Sla
+    state_dir: str  # on the control host: lock, receipts, stop file
+
+    def replicas(self) -> list[Replica]:
+        """Return all replicas, fallbacks included, as they are now (bounded wait; raises DrillError)."""
+
+    def control_host(self) -> Host:
+        """Return the host that carries lock and receipts."""
+
+    def host(self, name: str) -> Host:
+        """Return the host of that name."""
+
+    def facts(self) -> Json:
+        """Return what the header of the journal should know: versions, addresses, notes."""
+
+
+class CanDelete(Protocol):
+    """A controller replaces replicas it is told to delete (Kubernetes, the lab's supervisor)."""
+
+    def delete_replica(self, replica: Replica, *, grace_s: float) -> None:
+        """Delete that incarnation (its uid must still match); the controller makes a new one."""
+
+
+class HasGpus(Protocol):
+    """Replicas hold GPUs and `nvidia-smi` is there to reset them."""
+
+    def nvidia_smi(self, host: str) -> list[str]:
+        """Return the command prefix that runs nvidia-smi on that host."""
+
+    def gpu_device(self, uuid: str) -> str:
+        """Return the device file of the GPU (a holder is a process that has it open)."""
+
+
+# ---- faults -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Everything needed to undo a fault, as plain data, written before the fault.
+
+    `holds` are lock files the on-target timer keeps locked until the fault is off; `undo` are steps of
+    `drills.undo`, carried out by the timer at the deadline, by revert, or by `drill recover`.
+    """
+
+    id: str
+    run: str
+    fault: str
+    target: str
+    host: str
+    victims: tuple[Json, ...]  # Replica fields pinned at aim time: name, uid, pid, pid_start, gpus, ...
+    prior: Json
+    holds: tuple[str, ...]
+    undo: tuple[Json, ...]
+    deadline_s: float  # from arming
+    params: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What could be seen of a fault. `on` is None when nothing could be proven either way."""
+
+    on: bool | None
+    evidence: tuple[Json, ...]
+    bystanders_ok: bool | None = None
+
+
+@dataclass
+class Context:
+    """What a fault may use while it works: a way to tell the journal, the clock, and the stop flag."""
+
+    tell: Callable[[str, Json], None]  # event name, data: journalled and fsynced before it returns
+    sleep: Callable[[float], None]
+    mono: Callable[[], float]
+    stopping: Callable[[], bool]
+    timeout_s: float = 120.0
+
+
+class Fault(Protocol):
+    """preflight → aim → inject → observe → revert. One file each in `drills/faults/`."""
+
+    name: ClassVar[str]
+    held: ClassVar[bool]  # stays on until reverted; False: a one-shot deed
+    effect: ClassVar[bool]  # False only for the control
+
+    def needs(self) -> frozenset[str]:
+        """Return the abilities the target must have (names of the protocols above)."""
+
+    def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:
+        """Read only. Return the reasons to refuse, each one sentence."""
+
+    def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
+        """Note the prior state and return the receipt. Changes nothing."""
+
+    def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
+        """Do it. Tells `inject.hit` right before the first mutation and a step for each later one."""
+
+    def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
+        """Prove that the fault is on, or (after revert) off, and only where aimed."""
+
+    def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
+        """Put everything back. Needs target and receipt only, may run twice, from any process."""
+
+
+# ---- what was seen, and what it means -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """One numbered line of the journal."""
+
+    n: int
+    time: str  # UTC, ISO 8601 with microseconds and Z
+    mono: float
+    event: str
+    data: Json
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A check's answer with its evidence; becomes one row of verdict.json."""
+
+    check: str
+    verdict: Verdict
+    value: float | str | None = None
+    bound: float | str | None = None
+    unit: str = ""  # s | ratio | count | "" for words
+    n: int | None = None
+    interval: tuple[float | None, float | None] | None = None
+    reason: str = ""
+    events: tuple[int, ...] = ()
+    params: Json = field(default_factory=dict)
+    detail: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """verdict.json: the merged verdict, and beside it, apart from it, how things were left."""
+
+    run: str
+    verdict: Verdict
+    restored: Restored
+    left: Left
+    exit_code: int
+    checks: tuple[CheckResult, ...]
+    reason: str = ""
