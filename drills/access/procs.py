@@ -38,7 +38,7 @@ def signal(pid: int, pid_start: int, sig: int) -> bool:
     """
     try:
         fd = os.pidfd_open(pid)
-    except (ProcessLookupError, OSError):
+    except ProcessLookupError:
         return False
     try:
         if start(pid) != pid_start:

@@ -1,0 +1,269 @@
+"""The program that runs on the target and undoes a fault at its deadline, with no driver, network or API.
+
+    ontarget arm SPEC      start the timer (a process of its own whose parent is not the driver) and say so
+    ontarget undo SPEC     carry out the undo steps now and let go of the held locks; may be repeated
+    ontarget disarm SPEC   end the timer; the undo has been verified
+
+SPEC is the receipt's file, `<id>.json`; the timer's own state is in `<id>.timer.json` beside it. Standard
+library only, so that it can be copied to a host. Steps (the closed set of things an undo may do):
+
+    {"do": "remove", "path": P}                          a file of ours
+    {"do": "signal", "pid": N, "start": N, "signal": S}  to that very process
+    {"do": "run", "argv": [...], "timeout_s": N}         a command; status 0 is success
+    {"do": "write", "path": P, "text": T, "ours": O}     put T back where the file still holds O
+
+A step whose object is gone has succeeded. Exit status: 0 done, 1 a step failed (JSON on stdout says which).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+try:
+    from drills.access import procs
+except ImportError:  # copied to a host, beside procs.py
+    import procs  # type: ignore[import-not-found, no-redef]
+
+ARM_TIMEOUT_S = 5.0
+RELEASE_TIMEOUT_S = 3.0
+Json = dict[str, Any]
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the three commands; prints one JSON object."""
+    command, path = argv
+    spec = Path(path)
+    answer = {"arm": arm, "undo": undo, "disarm": disarm}[command](spec)
+    print(json.dumps(answer))
+    return 0 if answer["ok"] else 1
+
+
+# ---- the three commands ---------------------------------------------------------------------------------
+
+
+def arm(spec: Path) -> Json:
+    """Start the timer and wait until it says that it holds its locks."""
+    state = _state_file(spec)
+    state.unlink(missing_ok=True)
+    _disarm_file(spec).unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        _daemon(spec)
+    os.waitpid(child, 0)
+    deadline = time.monotonic() + ARM_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if found := _read(state):
+            return {"ok": found["state"] == "armed", **found}
+        time.sleep(0.02)
+    return {"ok": False, "error": f"the timer did not report within {ARM_TIMEOUT_S:.0f} s"}
+
+
+def undo(spec: Path) -> Json:
+    """Carry out the undo steps and let go of the locks."""
+    receipt = _receipt(spec)
+    steps = _carry_out(receipt["undo"])
+    if receipt["holds"]:
+        steps.append(_release(spec))
+    return {"ok": all(s["ok"] for s in steps), "steps": steps}
+
+
+def disarm(spec: Path) -> Json:
+    """End the timer without an undo; a timer that is gone is disarmed."""
+    _disarm_file(spec).touch()
+    state = _read(_state_file(spec))
+    ok = True
+    if state and procs.signal(state["pid"], state["start"], signal.SIGUSR1):
+        ok = _gone(state["pid"], state["start"], RELEASE_TIMEOUT_S)
+    _disarm_file(spec).unlink(missing_ok=True)
+    return {"ok": ok, "state": "disarmed" if ok else "still running", "pid": state and state["pid"]}
+
+
+# ---- the timer ------------------------------------------------------------------------------------------
+
+
+def _daemon(spec: Path) -> None:
+    """Become a process whose parent is init, hold the locks, wait for the deadline, undo."""
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    status = 1
+    try:
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(quiet, fd)
+        os.closerange(3, 256)
+        os.chdir("/")
+        _timer(spec)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _timer(spec: Path) -> None:
+    watched = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    receipt = _receipt(spec)
+    deadline = time.monotonic() + receipt["deadline_s"]
+    mine: Json = {
+        "pid": os.getpid(),
+        "start": procs.start(os.getpid()),
+        "deadline_mono": deadline,
+        "deadline_wall": time.time() + receipt["deadline_s"],
+    }
+    try:
+        locks = [_lock(path) for path in receipt["holds"]]
+    except OSError as error:
+        _write(_state_file(spec), {**mine, "state": "failed", "error": f"cannot lock: {error}"})
+        return
+    _write(_state_file(spec), {**mine, "state": "armed"})
+    while (left := deadline - time.monotonic()) > 0:
+        got = signal.sigtimedwait(watched, left)
+        if got is None:
+            break
+        if got.si_signo == signal.SIGUSR2:  # let go of the locks, keep the watch
+            _let_go(locks)
+            _write(_state_file(spec), {**mine, "state": "released"})
+        elif _disarm_file(spec).exists():
+            _let_go(locks)
+            _write(_state_file(spec), {**mine, "state": "disarmed"})
+            return
+        elif got.si_signo in (signal.SIGTERM, signal.SIGINT):
+            break  # the machine goes down, or somebody wants us gone: undo first
+    steps = _carry_out(receipt["undo"])
+    _let_go(locks)
+    ok = all(s["ok"] for s in steps)
+    _write(_state_file(spec), {**mine, "state": "undone" if ok else "undo failed", "steps": steps, "at": time.time()})
+
+
+def _lock(path: str) -> int:
+    """Hold the file exclusively; who waits for it takes it shared."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + ARM_TIMEOUT_S / 2
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _let_go(locks: list[int]) -> None:
+    while locks:
+        os.close(locks.pop())
+
+
+def _release(spec: Path) -> Json:
+    """Have the timer let go of its locks; a timer that is gone holds none."""
+    step = {"do": "release", "ok": True}
+    state = _read(_state_file(spec))
+    if not state or not procs.signal(state["pid"], state["start"], signal.SIGUSR2):
+        return step
+    deadline = time.monotonic() + RELEASE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        now = _read(_state_file(spec)) or {}
+        if now.get("state") != "armed" or not procs.alive(state["pid"], state["start"]):
+            return step
+        time.sleep(0.02)
+    return {**step, "ok": False, "error": f"timer {state['pid']} still holds its locks"}
+
+
+# ---- the steps ------------------------------------------------------------------------------------------
+
+
+def _carry_out(steps: list[Json]) -> list[Json]:
+    """Carry out every step, newest first; one that fails does not stop the others."""
+    return [_one(step) for step in reversed(steps)]
+
+
+def _one(step: Json) -> Json:
+    try:
+        error = {"remove": _remove, "signal": _signal, "run": _run, "write": _put_back}[step["do"]](step)
+    except Exception as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    return {**step, "ok": error is None} | ({"error": error} if error else {})
+
+
+def _remove(step: Json) -> str | None:
+    Path(step["path"]).unlink(missing_ok=True)
+    return None
+
+
+def _signal(step: Json) -> str | None:
+    procs.signal(step["pid"], step["start"], signal.Signals[f"SIG{step['signal']}"])
+    return None
+
+
+def _run(step: Json) -> str | None:
+    done = subprocess.run(
+        step["argv"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=step.get("timeout_s", 20),
+        check=False,
+    )
+    return None if done.returncode == 0 else f"status {done.returncode}: {(done.stderr or done.stdout).strip()[:200]}"
+
+
+def _put_back(step: Json) -> str | None:
+    path = Path(step["path"])
+    if path.exists() and path.read_text() == step["ours"]:
+        path.write_text(step["text"])
+    return None
+
+
+# ---- files ----------------------------------------------------------------------------------------------
+
+
+def _receipt(spec: Path) -> Json:
+    receipt: Json = json.loads(spec.read_text())
+    return receipt
+
+
+def _state_file(spec: Path) -> Path:
+    return spec.with_suffix(".timer.json")
+
+
+def _disarm_file(spec: Path) -> Path:
+    return spec.with_suffix(".disarm")
+
+
+def _read(path: Path) -> Json | None:
+    try:
+        found: Json = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
+def _write(path: Path, value: Json) -> None:
+    new = path.with_suffix(".new")
+    with new.open("w") as out:
+        json.dump(value, out)
+        out.flush()
+        os.fsync(out.fileno())
+    new.replace(path)
+
+
+def _gone(pid: int, start: int, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while procs.alive(pid, start):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
