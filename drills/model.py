@@ -155,6 +155,14 @@ class Target(Protocol):
     kind: str  # lab | kubernetes | hosts
     sla: Sla
     state_dir: str  # on the control host: lock, receipts, stop file
+    endpoint: str  # where users send requests, with /v1
+    model: str
+    fallback_models: tuple[str, ...]
+    expected_replicas: int  # primaries
+    capacity_per_replica: float | None  # requests per second; None: not known
+    prometheus: str | None
+    alertmanager: str | None
+    router_metrics: str | None
 
     def replicas(self) -> list[Replica]:
         """Return all replicas, fallbacks included, as they are now (bounded wait; raises DrillError)."""
@@ -174,6 +182,23 @@ class CanDelete(Protocol):
 
     def delete_replica(self, replica: Replica, *, grace_s: float) -> None:
         """Delete that incarnation (its uid must still match); the controller makes a new one."""
+
+
+class HasLedger(Protocol):
+    """Ledger proxies stand in front of the engines and log every attempt."""
+
+    def collect_ledger(self, since_mono: float) -> list[Json]:
+        """Return the attempts that began since then, on the driver's clock, those still open included."""
+
+
+class HasEvents(Protocol):
+    """The target tells what happened to its replicas, and takes alert notifications for us."""
+
+    def replica_events(self, after: int) -> list[Json]:
+        """Return numbered events (n, mono, replica, change, uid, pid, by, ...) after number `after`."""
+
+    def notifications(self, after: int) -> list[Json]:
+        """Return numbered webhook receipts (n, mono, status, alert, labels) after number `after`."""
 
 
 class HasGpus(Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from drills.errors import Refused
-from drills.model import Host, Json, Receipt, Restored
+from drills.model import Context, Host, Json, Receipt, Restored, Target
 
 COMMAND_TIMEOUT_S = 15.0
 UNDO_TIMEOUT_S = 60.0
@@ -81,6 +81,14 @@ def undo(host: Host, state_dir: str, receipt: Receipt) -> tuple[Restored, list[s
         return Restored.CLEAN, []
     failed = [s for s in answer.get("steps", receipt.undo) if not s.get("ok")]
     return Restored.DIRTY, [manual(s) for s in failed] or [f"{answer.get('error')}"]
+
+
+def revert(target: Target, receipt: Receipt, ctx: Context) -> Restored:
+    """Undo the receipt on its host and tell the journal what could not be done. The usual `Fault.revert`."""
+    restored, manual_commands = undo(target.host(receipt.host), target.state_dir, receipt)
+    if manual_commands:
+        ctx.tell("undo.failed", {"receipt": receipt.id, "manual": manual_commands})
+    return restored
 
 
 def disarm(host: Host, state_dir: str, receipt: Receipt) -> bool:

@@ -1,0 +1,77 @@
+"""What faults share: the parameters of victims, and the identity a receipt pins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from drills.model import Json, Replica, Target
+
+
+def _count(value: int | str) -> int | str:
+    if isinstance(value, bool) or (isinstance(value, int) and value < 1):
+        raise ValueError("at least 1 victim")
+    if isinstance(value, str):
+        number, sign = value[:-1].strip(), value[-1:]
+        if sign != "%" or not number.replace(".", "", 1).isdigit() or not 0 < float(number) <= 100:
+            raise ValueError("a number of victims, or a percentage up to 100%")
+    return value
+
+
+#: A number of victims, or a share of the eligible replicas such as "34%".
+Victims = Annotated[int | str, AfterValidator(_count)]
+
+
+class FaultParams(BaseModel):
+    """What every fault takes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    victims: Victims = 1
+
+
+def how_for(how: str | dict[str, str], kind: str) -> str | None:
+    """Return the way a fault is done on that kind of target; None when the experiment does not say."""
+    return how if isinstance(how, str) else how.get(kind)
+
+
+def pinned(replica: Replica) -> Json:
+    """Return what names this incarnation of a replica, for the receipt."""
+    return {
+        "name": replica.name,
+        "uid": replica.uid,
+        "host": replica.host,
+        "pid": replica.pid,
+        "pid_start": replica.pid_start,
+        "engine_pid": replica.engine_pid,
+        "engine_start": replica.engine_start,
+        "gpus": list(replica.gpus),
+        "gate": replica.gate,
+        "restarts": replica.restarts,
+    }
+
+
+def bystanders(target: Target, victims: Sequence[Replica]) -> list[Json]:
+    """Return the identity of every replica that is not a victim."""
+    names = {v.name for v in victims}
+    return [pinned(r) for r in target.replicas() if r.name not in names]
+
+
+def untouched(pinned_before: Sequence[Json], now: Sequence[Replica]) -> bool:
+    """Whether these replicas are still the same processes of the same incarnation."""
+    by_name = {r.name: pinned(r) for r in now}
+    same = ("uid", "pid", "pid_start", "engine_pid", "engine_start", "restarts")
+    return all(b["name"] in by_name and all(by_name[b["name"]][k] == b[k] for k in same) for b in pinned_before)
+
+
+def still_the_one(victim: Json, now: Sequence[Replica]) -> Replica | None:
+    """Return the replica if it is still the pinned incarnation."""
+    for replica in now:
+        if replica.name == victim["name"]:
+            same: Any = (replica.uid, replica.pid, replica.pid_start) == tuple(
+                victim[k] for k in ("uid", "pid", "pid_start")
+            )
+            return replica if same else None
+    return None

@@ -1,0 +1,119 @@
+"""pod-kill: a replica dies. `how` says which death, for they are different experiments.
+
+delete        graceful: SIGTERM, the grace period, then a new incarnation by the controller
+delete-now    the controller's delete with no grace: SIGKILL, then a new incarnation
+evict         obeys disruption budgets (Kubernetes only)
+kill-process  a crash: SIGKILL of the replica's process tree; the supervisor restarts the same incarnation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, cast
+
+from drills import receipts
+from drills.errors import Refused, UsageError
+from drills.faults.common import FaultParams, bystanders, how_for, pinned, still_the_one, untouched
+from drills.model import CanDelete, Context, Json, Observation, Receipt, Replica, Restored, Target
+
+How = Literal["delete", "delete-now", "evict", "kill-process"]
+GRACE_S = 30.0
+PROOF_TIMEOUT_S = 5.0
+
+
+class PodKill:
+    """A one-shot deed: nothing of ours stays, the deployment itself has to bring the replica back."""
+
+    name: ClassVar[str] = "pod-kill"
+    held: ClassVar[bool] = False
+    effect: ClassVar[bool] = True
+
+    class Params(FaultParams):
+        """how: which death (required), one value or one per kind of target; grace_s applies to delete."""
+
+        how: How | dict[str, How]
+
+    def __init__(self, params: Params, kind: str) -> None:
+        how = how_for(cast("str | dict[str, str]", params.how), kind)
+        if how is None:
+            raise UsageError(f"pod-kill: how: nothing said for a target of kind '{kind}'; add `{kind}: delete`")
+        if how == "evict" and kind != "kubernetes":
+            raise UsageError(f"pod-kill: how: evict needs Kubernetes; the target is of kind '{kind}': use delete")
+        self.params, self.kind, self.how = params, kind, how
+
+    def needs(self) -> frozenset[str]:
+        """Return what the way of dying needs."""
+        return frozenset() if self.how == "kill-process" else frozenset({"CanDelete"})
+
+    def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:  # noqa: ARG002
+        """Refuse a victim whose process cannot be named."""
+        if self.how != "kill-process":
+            return []
+        return [f"{v.name}: its process is not known, so it cannot be killed safely" for v in victims if not v.pid]
+
+    def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
+        """Pin the victims and their bystanders. There is nothing to undo: the deployment must heal itself."""
+        return Receipt(
+            id=receipt,
+            run=run,
+            fault=self.name,
+            target=target.name,
+            host=target.control_host().name,
+            victims=tuple(pinned(v) for v in victims),
+            prior={"bystanders": bystanders(target, victims)},
+            holds=(),
+            undo=(),
+            deadline_s=deadline_s,
+            params={"how": self.how, "grace_s": GRACE_S if self.how == "delete" else 0.0},
+        )
+
+    def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
+        """Kill each victim, if it is still the one that was aimed at."""
+        for victim in receipt.victims:
+            replica = still_the_one(victim, target.replicas())
+            if replica is None:
+                raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was killed")
+            ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [replica.name], "how": self.how})
+            self._kill(target, replica, receipt)
+            ctx.tell("inject.step", {"receipt": receipt.id, "step": f"{self.how}.sent", "ok": True})
+
+    def _kill(self, target: Target, replica: Replica, receipt: Receipt) -> None:
+        if self.how != "kill-process":
+            cast("CanDelete", target).delete_replica(replica, grace_s=receipt.params["grace_s"])
+            return
+        host = target.host(replica.host)
+        # The engine first: an API server killed alone would leave it behind.
+        if replica.engine_pid and replica.engine_start:
+            host.signal(replica.engine_pid, replica.engine_start, "KILL")
+        if replica.pid and replica.pid_start:
+            host.signal(replica.pid, replica.pid_start, "KILL")
+
+    def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
+        """Prove that each victim's processes are gone, and that nobody else's are."""
+        evidence: list[Json] = []
+        deadline = ctx.mono() + PROOF_TIMEOUT_S
+        while True:
+            evidence = [self._seen(target, v) for v in receipt.victims]
+            if all(e["gone"] for e in evidence) or ctx.mono() > deadline:
+                break
+            ctx.sleep(0.1)
+        on = all(e["gone"] for e in evidence)
+        return Observation(on, tuple(evidence), untouched(receipt.prior["bystanders"], target.replicas()))
+
+    def _seen(self, target: Target, victim: Json) -> Json:
+        now = next((r for r in target.replicas() if r.name == victim["name"]), None)
+        host = target.host(victim["host"])
+        alive = bool(victim["pid"]) and host.alive(victim["pid"], victim["pid_start"])
+        return {
+            "what": "process of the victim",
+            "replica": victim["name"],
+            "pid": victim["pid"],
+            "gone": not alive
+            and (now is None or not now.ready or now.uid != victim["uid"] or now.pid != victim["pid"]),
+            "uid_before": victim["uid"],
+            "uid_now": now.uid if now else None,
+        }
+
+    def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
+        """Return clean: nothing of ours stays in place."""
+        return receipts.revert(target, receipt, ctx)
