@@ -1,0 +1,101 @@
+"""One run per target: a lock with owner and expiry on the host that carries the receipts.
+
+Held means refuse, not wait. A lock whose process is gone may be taken over, but only when nothing is left
+to put back: that is for `drill recover`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from drills import receipts
+from drills.access import procs
+from drills.clock import Clock, utc
+from drills.errors import Refused
+from drills.model import Host, Target
+
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Who drills the target, from where, and until when at most."""
+
+    run: str
+    owner: str
+    machine: str  # boot id of the driver's machine: a pid means something only there
+    pid: int
+    start: int
+    taken_wall: float
+    expires_wall: float
+    folder: str  # the run folder, on the driver's machine
+
+    def dead(self, clock: Clock) -> bool:
+        """Whether the process that took it is known to be gone, or its time is over."""
+        if self.machine == _boot_id():
+            return not procs.alive(self.pid, self.start)
+        return clock.wall() > self.expires_wall
+
+
+def mine(run: str, folder: Path, lives_s: float, pid: int, clock: Clock) -> Lock:
+    """Return the lock this process would take."""
+    import getpass
+
+    now = clock.wall()
+    owner = f"{getpass.getuser()}@{socket.gethostname()}"
+    return Lock(run, owner, _boot_id(), pid, procs.start(pid) or 0, now, now + lives_s, str(folder))
+
+
+def take(target: Target, lock: Lock, clock: Clock) -> None:
+    """Take the target's lock. Refused when it is held or when an earlier run is not put back."""
+    host = target.control_host()
+    for left in receipts.outstanding(host, target.state_dir):
+        if left.receipt.run != lock.run:
+            raise Refused(f"target {target.name}: not put back yet: {left.sentence()}; run `drill recover`")
+    host.run(["mkdir", "-p", target.state_dir], timeout_s=TIMEOUT_S)
+    if _make(host, target, lock):
+        return
+    held = read(host, target.state_dir)
+    if held is not None and not held.dead(clock):
+        raise Refused(
+            f"target {target.name}: run {held.run} of {held.owner} holds it (pid {held.pid}, since "
+            f"{utc(held.taken_wall)}); wait for it, or stop it with `drill stop {held.run}`"
+        )
+    release(host, target.state_dir, held.run if held else None)
+    if not _make(host, target, lock):
+        raise Refused(f"target {target.name}: another run took the lock at this moment; try again")
+
+
+def read(host: Host, state_dir: str) -> Lock | None:
+    """Return the lock as it is; None when nobody holds it."""
+    text = host.read(f"{state_dir}/lock/lock.json")
+    try:
+        return Lock(**json.loads(text)) if text else None
+    except (ValueError, TypeError):
+        return None
+
+
+def release(host: Host, state_dir: str, run: str | None) -> None:
+    """Let the lock go if that run holds it (None: whoever)."""
+    held = read(host, state_dir)
+    if run is None or held is None or held.run == run:
+        host.remove(f"{state_dir}/lock/lock.json")
+        host.run(["rmdir", f"{state_dir}/lock"], timeout_s=TIMEOUT_S)
+
+
+def _make(host: Host, target: Target, lock: Lock) -> bool:
+    """Make the lock's folder, which only one can, and sign it."""
+    if host.run(["mkdir", f"{target.state_dir}/lock"], timeout_s=TIMEOUT_S).rc != 0:
+        return False
+    host.write(f"{target.state_dir}/lock/lock.json", json.dumps(asdict(lock)))
+    return True
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()

@@ -1,0 +1,54 @@
+"""Choosing victims: select, filter, and only then count. Pure.
+
+Whoever counts before filtering kills fewer than asked, or none, and calls it a success.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from drills.errors import Refused
+from drills.model import Replica
+
+
+def choose(
+    replicas: Sequence[Replica],
+    asked: int | str,
+    random_: random.Random,
+    *,
+    max_victims: float,
+    min_healthy: int,
+) -> list[Replica]:
+    """Return the victims among ready primaries.
+
+    `asked` is a number or a share such as "34%" (of the eligible, rounded down); `max_victims` is a share
+    of all primaries (0..1, rounded down, but one victim is possible where min_healthy allows it). Refused
+    when nobody is eligible, the share rounds to nobody, or too few healthy ones would be left.
+    """
+    primaries = [r for r in replicas if r.role == "primary"]
+    eligible = sorted((r for r in primaries if r.ready), key=lambda r: r.name)
+    if not eligible:
+        states = ", ".join(f"{r.name} {r.state or ('ready' if r.ready else 'not ready')}" for r in primaries)
+        raise Refused(f"victims: no eligible replica ({states or 'the target has no replica'})")
+    count = wanted(asked, len(eligible))
+    if count == 0:
+        raise Refused(
+            f"victims: {asked} of {len(eligible)} eligible replicas is none; ask for a number or a larger share"
+        )
+    if count > len(eligible):
+        raise Refused(f"victims: {count} asked, {len(eligible)} eligible; ask for fewer")
+    most = max(1, int(max_victims * len(primaries) + 1e-9))
+    if count > most:
+        raise Refused(f"victims: {count} asked, limits.max_victims allows {most} of {len(primaries)} replicas")
+    left = len(eligible) - count
+    if left < min_healthy:
+        raise Refused(f"victims: {left} healthy replicas would be left, limits.min_healthy is {min_healthy}")
+    return sorted(random_.sample(eligible, count), key=lambda r: r.name)
+
+
+def wanted(asked: int | str, eligible: int) -> int:
+    """Return how many victims that is; a share rounds down."""
+    if isinstance(asked, int):
+        return asked
+    return int(float(asked.rstrip("%")) / 100 * eligible + 1e-9)
