@@ -1,0 +1,73 @@
+"""Make text that came from outside inert in Markdown, HTML and a terminal.
+
+Names of replicas and alerts, error texts and commands are data: none may open a link, ring a bell, colour a
+terminal, mention a person, start a table cell or end a code block. Short data goes into code spans (`code`), whole
+lines into fenced blocks (`fence`), prose from the experiment file stays readable (`prose`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+#: Longest piece of foreign text a report repeats; the file it came from has the rest.
+LENGTH_MAX = 200
+
+_PUNCTUATION = re.compile(r"([\\`*_\[\]{}|~#!$])")
+_BLOCK_START = re.compile(r"^(?:[-+=>:]|\d+(?=[.)]))")
+_TICKS = re.compile(r"`+")
+
+
+def visible(text: object, *, keep_newlines: bool = False) -> str:
+    """Return the text with every control, format and unassigned character shown as an escape such as \\x1b."""
+    return "".join(_show(char, keep_newlines) for char in str(text))
+
+
+def _show(char: str, keep_newlines: bool) -> str:
+    if char == "\n" and keep_newlines:
+        return char
+    # C*: controls (ESC, BEL, C1), bidi and zero-width marks, surrogates; Zl/Zp break lines in some renderers.
+    if unicodedata.category(char)[0] != "C" and unicodedata.category(char) not in {"Zl", "Zp"}:
+        return char
+    point = ord(char)
+    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def shorten(text: str, length_max: int = LENGTH_MAX) -> str:
+    """Cut a text at the length and say so with an ellipsis."""
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+
+
+def prose(text: object) -> str:
+    """Return words of an experiment or a reason for use inside a sentence or a table cell."""
+    safe = shorten(visible(text).strip())
+    safe = safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    safe = _PUNCTUATION.sub(r"\\\1", safe)
+    # Renderers turn these into links and mentions without any markup.
+    safe = safe.replace("@", "&#64;").replace("://", "&#58;//")
+    safe = re.sub(r"(?i)www\.", lambda hit: hit.group()[:-1] + "&#46;", safe)
+    return _BLOCK_START.sub(lambda hit: f"{hit.group()}\\" if hit.group().isdigit() else f"\\{hit.group()}", safe)
+
+
+def code(text: object) -> str:
+    """Return data as a code span that also holds inside a table cell."""
+    safe = shorten(visible(text)) or " "
+    # A table splits cells at a bar even inside a code span, and "\|" is literal outside of one: use a look-alike.
+    safe = safe.replace("|", "¦")
+    longest = max((len(run) for run in _TICKS.findall(safe)), default=0)
+    ticks = "`" * (longest + 1)
+    pad = " " if safe.startswith("`") or safe.endswith("`") else ""
+    return f"{ticks}{pad}{safe}{pad}{ticks}"
+
+
+def fence(text: object, language: str = "text") -> str:
+    """Return lines as a fenced block that its content cannot end."""
+    safe = visible(text, keep_newlines=True).strip("\n")
+    longest = max((len(run) for run in _TICKS.findall(safe)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return f"{ticks}{language}\n{safe}\n{ticks}"
+
+
+def ascii_name(text: object, length_max: int = 40) -> str:
+    """Return a name for a figure: printable ASCII only, so that every font has every letter."""
+    return shorten("".join(char if " " <= char <= "~" else "?" for char in str(text)), length_max).replace("…", "~")

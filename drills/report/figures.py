@@ -1,0 +1,333 @@
+"""Two figures of a run as SVG: time × latency, and how the arrivals of each second ended.
+
+    drawing = Drawing(...)            plain data, seconds from the injection
+    latency(drawing) → Figure         outcome()
+    svg(figure) → bytes               same data, same bytes: fixed hash salt, no date, letters as paths
+
+Colours are of the Okabe-Ito set, which people with colour-blindness can tell apart; each outcome also has a marker
+of its own. Groups carry ids (`phase-fault`, `outcome-ok`, `mark-injection`) for programs that read the SVG.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from drills.report.escape import ascii_name
+
+#: More points than this are thinned, and the caption says so.
+POINTS_MAX = 20_000
+
+#: outcome → colour (Okabe-Ito), marker; also the order of the stack, good ones first.
+STYLE = {
+    "ok": ("#0072B2", "o"),
+    "degraded": ("#009E73", "^"),
+    "truncated": ("#E69F00", "d"),
+    "error": ("#D55E00", "x"),
+    "hung": ("#000000", "s"),
+    "shed": ("#CC79A7", "v"),
+    "cancelled": ("#999999", "+"),
+}
+GOOD = ("ok", "degraded")
+SHADES = {"warmup": "#ffffff", "baseline": "#eef2f7", "fault": "#fbe3d6", "recovery": "#e6f3ec"}
+WIDTH_IN = 10.0
+ROW_IN = 0.17
+#: Width of a letter of the labels, as a share of the plot's width.
+LETTER_SHARE = 0.0076
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arrival: intended start and end in seconds from the injection, TTFT in seconds when it has one."""
+
+    at_s: float
+    end_s: float
+    outcome: str
+    ttft_s: float | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A phase, in seconds from the injection."""
+
+    name: str
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An instant worth a line: injection, off, alert."""
+
+    name: str
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """All that the figures show."""
+
+    points: Sequence[Point]
+    phases: Sequence[Span]
+    marks: Sequence[Mark]
+    sla_ttft_s: float | None
+    rate_per_s: float | None
+    origin: str = "the injection"
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Return the first and last second shown."""
+        begins = [span.begin_s for span in self.phases] + [point.at_s for point in self.points]
+        ends = [span.end_s for span in self.phases] + [point.at_s for point in self.points]
+        low, high = min(begins, default=0.0), max(ends, default=1.0)
+        return low, max(high, low + 1.0)
+
+
+def thin(points: Sequence[Point], points_max: int = POINTS_MAX) -> list[Point]:
+    """Return at most `points_max` points: every failure first, then good ones evenly in order of time.
+
+    When failures alone are too many they are thinned evenly as well.
+    """
+    if len(points) <= points_max:
+        return list(points)
+    bad = _evenly([point for point in points if point.outcome not in GOOD], points_max)
+    good = _evenly([point for point in points if point.outcome in GOOD], points_max - len(bad))
+    return sorted(bad + good, key=lambda point: point.at_s)
+
+
+def _evenly(points: list[Point], number: int) -> list[Point]:
+    if len(points) <= number:
+        return points
+    return [points[index * len(points) // number] for index in range(number)]
+
+
+def latency(drawing: Drawing) -> Figure:
+    """Return time × TTFT on a log axis; arrivals without a good answer are ticks in rows above it."""
+    points = thin(drawing.points)
+    failed = [name for name in STYLE if name not in GOOD and any(point.outcome == name for point in points)]
+    figure, (top, *strip, main) = _canvas([_head_in(drawing), *([0.2 * len(failed)] if failed else []), 3.4])
+    for axes in (*strip, main):
+        _shade(axes, drawing)
+    _head(top, drawing)
+    if failed:
+        _strip(strip[0], points, failed)
+    for name in GOOD:
+        chosen = [point for point in points if point.outcome == name and point.ttft_s is not None]
+        _scatter(
+            main, [p.at_s for p in chosen], [max(p.ttft_s or 0.0, 1e-4) for p in chosen], name, _count(points, name)
+        )
+    if drawing.sla_ttft_s is not None:
+        main.axhline(drawing.sla_ttft_s, color="#333333", linestyle=(0, (6, 3)), linewidth=1.0, gid="sla-ttft",
+                     label=f"SLA {_seconds(drawing.sla_ttft_s)}")  # fmt: skip
+    main.set_yscale("log")
+    _latency_ticks(main)
+    main.set_ylabel("time to first token")
+    _foot(main, drawing, f"{len(drawing.points):,} arrivals by intended start")
+    return figure
+
+
+def outcomes(drawing: Drawing) -> Figure:
+    """Return how the arrivals that ended in each second ended, stacked, with the load that was offered."""
+    figure, (top, main) = _canvas([_head_in(drawing), 2.8])
+    _shade(main, drawing)
+    _head(top, drawing)
+    low, high = drawing.limits
+    first, last = int(low // 1), int(max([high, *(point.end_s for point in drawing.points)]) // 1) + 1
+    seconds = list(range(first, last))
+    floor = [0.0] * len(seconds)
+    ended = Counter((point.outcome, int(point.end_s // 1)) for point in drawing.points)
+    for name, (colour, _marker) in STYLE.items():
+        heights = [float(ended[name, second]) for second in seconds]
+        if not any(heights):
+            continue
+        label = f"{name} ({int(sum(heights)):,})"
+        main.bar(
+            [s + 0.5 for s in seconds],
+            heights,
+            1.0,
+            floor,
+            color=colour,
+            linewidth=0,
+            gid=f"outcome-{name}",
+            label=label,
+        )
+        floor = [below + height for below, height in zip(floor, heights, strict=True)]
+    offered = Counter(int(point.at_s // 1) for point in drawing.points)
+    main.step(seconds, [offered[second] for second in seconds], where="post", color="#000000", linewidth=1.0,
+              gid="offered", label="offered (arrivals begun)")  # fmt: skip
+    if drawing.rate_per_s is not None:
+        main.axhline(drawing.rate_per_s, color="#333333", linestyle=(0, (6, 3)), linewidth=1.0, gid="planned",
+                     label=f"planned {drawing.rate_per_s:g}/s")  # fmt: skip
+    main.set_ylim(bottom=0)
+    main.set_ylabel("arrivals per second")
+    _foot(main, drawing, "bars: ended in that second")
+    return figure
+
+
+def svg(figure: Figure) -> bytes:
+    """Return the figure as SVG; the same figure gives the same bytes."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "drills", "svg.fonttype": "path"}):
+        canvas = FigureCanvasSVG(figure)
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": "drill"})  # type: ignore[no-untyped-call]
+    return buffer.getvalue()
+
+
+def png(figure: Figure) -> bytes:
+    """Return the figure as PNG, for looking at it where SVG cannot be shown."""
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)  # type: ignore[no-untyped-call]
+    return buffer.getvalue()
+
+
+def _canvas(heights_in: list[float]) -> tuple[Figure, list[Axes]]:
+    """Return a figure of axes that share time: names of phases and marks on top, the plot at the bottom."""
+    foot_in, air_in = 0.95, 0.06
+    height_in = sum(heights_in) + foot_in + air_in
+    # rcParams of the person's own matplotlibrc must not change the bytes.
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        figure = Figure(figsize=(WIDTH_IN, height_in))
+        axes = list(figure.subplots(len(heights_in), 1, sharex=True, height_ratios=heights_in))
+    figure.subplots_adjust(left=0.105, right=0.985, top=1 - air_in / height_in, bottom=foot_in / height_in, hspace=0.0)
+    for part in axes:
+        part.spines[["top", "right"]].set_visible(False)
+        part.tick_params(labelsize=9)
+    for part in axes[:-1]:
+        part.tick_params(bottom=False, labelbottom=False)
+        part.spines[:].set_visible(False)
+    return figure, axes
+
+
+def _shade(axes: Axes, drawing: Drawing) -> None:
+    _shade_phases(axes, drawing)
+    for mark in drawing.marks:
+        axes.axvline(mark.at_s, color="#222222", linewidth=0.9, linestyle=_dash(mark), zorder=3, gid=_mark_id(mark))
+
+
+def _shade_phases(axes: Axes, drawing: Drawing) -> None:
+    for span in drawing.phases:
+        axes.axvspan(span.begin_s, span.end_s, color=SHADES.get(span.name, "#f4f4f4"), linewidth=0, zorder=0,
+                     gid=f"phase-{ascii_name(span.name)}")  # fmt: skip
+
+
+def _mark_id(mark: Mark) -> str:
+    return f"mark-{ascii_name(mark.name).replace(' ', '-')}"
+
+
+def _dash(mark: Mark) -> Any:
+    return "-" if mark.name == "injection" else (0, (1, 1.5)) if mark.name.startswith("alert") else (0, (4, 2))
+
+
+def _labels(drawing: Drawing) -> list[tuple[Mark, str, int, bool]]:
+    """Return each mark's label, its row, and whether it is written to the left of its line.
+
+    A mark that lies under another one's label goes to a lower row: its line then ends below that label.
+    """
+    low, high = drawing.limits
+    room = []
+    for mark in drawing.marks:
+        label = f"{ascii_name(mark.name)} {mark.at_s:+.1f} s"
+        width_s = (high - low) * LETTER_SHARE * (len(label) + 2)
+        left = mark.at_s + width_s > high
+        room.append(
+            (mark, label, left, mark.at_s - width_s if left else mark.at_s, mark.at_s if left else mark.at_s + width_s)
+        )
+    # Those written to the left first, from the right; then the others from the left.
+    room.sort(key=lambda item: (not item[2], -item[0].at_s if item[2] else item[0].at_s, item[1]))
+    placed: list[tuple[Mark, str, int, bool]] = []
+    taken: list[tuple[float, float, int]] = []
+    for mark, label, left, begin_s, end_s in room:
+        row = max(
+            (row + 1 for begin, end, row in taken if begin < end_s and begin_s < end and begin <= mark.at_s <= end),
+            default=0,
+        )
+        taken.append((begin_s, end_s, row))
+        placed.append((mark, label, row, left))
+    return placed
+
+
+def _head_in(drawing: Drawing) -> float:
+    """Return the height of the head: a row of phase names and the rows of labels."""
+    return ROW_IN * (1.6 + max((row + 1 for _, _, row, _ in _labels(drawing)), default=0))
+
+
+def _head(axes: Axes, drawing: Drawing) -> None:
+    """Write phase names, then the marks in as many rows as they need not to overlap."""
+    _shade_phases(axes, drawing)
+    rows = _head_in(drawing) / ROW_IN
+    axes.set_ylim(0, rows)
+    axes.set_yticks([])
+    low, high = drawing.limits
+    for span in drawing.phases:
+        if span.end_s - span.begin_s > (high - low) * LETTER_SHARE * 1.1 * len(span.name):
+            axes.text((span.begin_s + span.end_s) / 2, rows - 0.6, span.name, ha="center", va="center", fontsize=9,
+                      color="#444444", parse_math=False)  # fmt: skip
+    for mark, label, row, left in _labels(drawing):
+        height = rows - 1.75 - row
+        # The line reaches up to its own label only, so that it crosses no other one.
+        axes.plot([mark.at_s] * 2, [0, height + 0.35], color="#222222", linewidth=0.9, linestyle=_dash(mark), zorder=3)
+        axes.text(mark.at_s, height, f"{label} " if left else f" {label}", ha="right" if left else "left",
+                  va="center", fontsize=8, parse_math=False, zorder=4)  # fmt: skip
+
+
+def _strip(axes: Axes, points: Sequence[Point], failed: list[str]) -> None:
+    """Draw one row of ticks for each kind of failure."""
+    axes.set_ylim(len(failed) - 0.5, -0.5)
+    axes.set_yticks(range(len(failed)), [f"{name} ({_count(points, name)})" for name in failed])
+    axes.tick_params(left=False, labelsize=8)
+    for row, name in enumerate(failed):
+        at = [point.at_s for point in points if point.outcome == name]
+        axes.get_yticklabels()[row].set_color(STYLE[name][0] if name != "cancelled" else "#666666")
+        _scatter(axes, at, [float(row)] * len(at), name, len(at))
+
+
+def _scatter(axes: Axes, x: list[float], y: list[float], name: str, number: int) -> None:
+    colour, marker = STYLE[name]
+    size = 2.6 if name == "ok" else 4.0 if name == "degraded" else 5.0
+    axes.plot(x, y, linestyle="", marker=marker, markersize=size, color=colour, alpha=0.55 if name == "ok" else 0.9,
+              markeredgewidth=0.0 if name in GOOD else 1.1, gid=f"outcome-{name}", label=f"{name} ({number:,})",
+              zorder=2)  # fmt: skip
+
+
+def _count(points: Sequence[Point], name: str) -> int:
+    return sum(1 for point in points if point.outcome == name)
+
+
+def _seconds(value: float, _position: object = None) -> str:
+    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
+
+
+def _latency_ticks(axes: Axes) -> None:
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(_seconds))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(axis="y", color="#d0d0d0", linewidth=0.5, zorder=1)
+    axes.set_axisbelow(True)
+
+
+def _foot(axes: Axes, drawing: Drawing, note: str) -> None:
+    axes.set_xlim(*drawing.limits)
+    axes.set_xlabel(f"seconds from {drawing.origin}; {note}", fontsize=9)
+    root = axes.get_figure(root=True)
+    assert root is not None
+    height_in = axes.get_position().height * float(root.get_size_inches()[1])
+    handles, _ = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.42 / height_in),
+            ncols=4,
+            fontsize=8,
+            frameon=False,
+            markerscale=1.6,
+        )

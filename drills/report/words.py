@@ -1,0 +1,94 @@
+"""Numbers as people read them: rounded, with their unit. No value is "no data", never zero."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+NO_DATA = "no data"
+NEVER = "no answer (∞)"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration of `value` seconds with three figures that count."""
+    if value is None or math.isnan(value):
+        return NO_DATA
+    if math.isinf(value):
+        return NEVER
+    if value == 0:
+        return "0 s"
+    size = abs(value)
+    if size < 0.0005:
+        return "< 1 ms"
+    if size < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if size < 10 else f"{value:.1f} s" if size < 100 else f"{value:.0f} s"
+
+
+def offset(value: float | None) -> str:
+    """Return seconds from the injection with their sign."""
+    return NO_DATA if value is None else f"{value:+.2f} s"
+
+
+def share(value: float | None) -> str:
+    """Return a share of 1 as a percentage."""
+    if value is None or math.isnan(value):
+        return NO_DATA
+    percent = value * 100
+    if percent in (0, 100):
+        return f"{percent:.0f} %"
+    # 99.97 % must not read as 100 %, nor 0.03 % as 0 %.
+    return f"{percent:.2f} %" if percent < 1 or percent > 99 else f"{percent:.1f} %"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio such as attempts per arrival."""
+    return NO_DATA if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def quantity(value: object, unit: str) -> str:
+    """Return a check's value or bound in its unit (s, ratio, count or none)."""
+    if value is None:
+        return NO_DATA
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if unit == "s":
+        return seconds(float(value))
+    if unit == "ratio":
+        return ratio(float(value)) if abs(value) > 1 else share(float(value))
+    if math.isinf(value):
+        return "∞"
+    return f"{value:g}" if float(value).is_integer() else f"{value:.3g}"
+
+
+def between(low: float | None, high: float | None, unit: str) -> str:
+    """Return an interval; an open end is said in words."""
+    if low is None and high is None:
+        return NO_DATA
+    if low is None:
+        return f"at most {quantity(high, unit)}"
+    if high is None or math.isinf(high):
+        return f"at least {quantity(low, unit)}"
+    return f"{quantity(low, unit)} to {quantity(high, unit)}"
+
+
+def clock(wall: float | None) -> str:
+    """Return UTC wall time (epoch seconds) as hh:mm:ss with milliseconds."""
+    return NO_DATA if wall is None else datetime.fromtimestamp(wall, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def epoch(time: str) -> float:
+    """Return epoch seconds of the journal's ISO 8601 UTC time."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: 1 request, 2 requests."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(items: list[str]) -> str:
+    """Return items as a list in a sentence."""
+    if len(items) <= 1:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} and {items[-1]}"
