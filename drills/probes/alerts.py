@@ -1,0 +1,73 @@
+"""Watches alerts change: pending, firing, gone; in Prometheus and in Alertmanager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from drills.model import Json
+from drills.probes.prometheus import Alertmanager, Prometheus
+
+Tell = Callable[[str, Json], None]
+
+
+class AlertWatch:
+    """Tells every change of an alert once. Times are the server's; `seen` by us comes with the event."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+        self.states: dict[tuple[str, str], tuple[str, Json]] = {}
+
+    def prometheus(self, server: Prometheus) -> Json:
+        """Look once; returns how many are pending and firing."""
+        return self._changes("prometheus", [(a["labels"], a["state"], a) for a in server.alerts()])
+
+    def alertmanager(self, server: Alertmanager) -> Json:
+        """Look once; `suppressed` (silenced or inhibited) is a state of its own."""
+        found = []
+        for alert in server.alerts():
+            state = {"active": "firing"}.get(alert["status"]["state"], alert["status"]["state"])
+            found.append((alert["labels"], state, alert))
+        return self._changes("alertmanager", found)
+
+    def _changes(self, source: str, found: list[tuple[Json, str, Json]]) -> Json:
+        now = {}
+        for labels, state, alert in found:
+            key = (source, repr(sorted(labels.items())))
+            now[key] = (state, labels)
+            if self.states.get(key, ("inactive", {}))[0] != state:
+                self._say(source, labels, state, alert)
+        for key, (state, labels) in list(self.states.items()):
+            if key[0] == source and key not in now and state != "inactive":
+                self._say(source, labels, "inactive", {})
+                del self.states[key]
+        self.states.update(now)
+        counts = [state for state, _ in now.values()]
+        return {"pending": counts.count("pending"), "firing": counts.count("firing")}
+
+    def _say(self, source: str, labels: Json, state: str, alert: Json) -> None:
+        active = alert.get("activeAt") or alert.get("startsAt")
+        self.tell(
+            "alert",
+            {
+                "alert": labels.get("alertname", ""),
+                "labels": {k: v for k, v in sorted(labels.items()) if k != "alertname"},
+                "state": state,
+                "active_at": wall(active),
+                "value": alert.get("value"),
+                "source": source,
+            },
+        )
+
+
+def wall(stamp: str | None) -> float | None:
+    """Return an RFC 3339 time as seconds since the epoch (nanoseconds are cut)."""
+    if not stamp:
+        return None
+    text = stamp.replace("Z", "+00:00")
+    if "." in text:
+        head, _, tail = text.partition(".")
+        digits = "".join(c for c in tail if c.isdigit() or c in "+-:")
+        fraction, sign, zone = digits.partition("+") if "+" in digits else digits.partition("-")
+        text = f"{head}.{fraction[:6]}{sign}{zone}"
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,63 @@
+"""One HTTP request with a deadline and no retries: a probe that retries measures something else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import urllib3
+
+
+class ProbeError(Exception):
+    """A measurement that could not be made; its text is the reason."""
+
+
+def pool() -> urllib3.PoolManager:
+    """Return a pool of connections; each thread uses its own."""
+    return urllib3.PoolManager(retries=False, num_pools=8)
+
+
+def request(
+    http: urllib3.PoolManager,
+    method: str,
+    url: str,
+    *,
+    timeout_s: float,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """Return status and body. Raises ProbeError when there is no complete answer within `timeout_s`."""
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        answer = http.request(
+            method,
+            url,
+            body=data,
+            headers={"Content-Type": "application/json", **(headers or {})} if data else headers,
+            timeout=urllib3.Timeout(total=timeout_s),
+        )
+    except urllib3.exceptions.HTTPError as error:
+        raise ProbeError(reason(error)) from None
+    return answer.status, answer.data
+
+
+def get_json(http: urllib3.PoolManager, url: str, *, timeout_s: float, headers: dict[str, str] | None = None) -> Any:
+    """Return the JSON of a GET. Raises ProbeError on any other answer than 200 with JSON."""
+    status, data = request(http, "GET", url, timeout_s=timeout_s, headers=headers)
+    if status != 200:
+        raise ProbeError(f"HTTP {status}")
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise ProbeError("answer is not JSON") from None
+
+
+def reason(error: Exception) -> str:
+    """Return a short reason without addresses of Python objects."""
+    if isinstance(error, urllib3.exceptions.TimeoutError):
+        return "timed out"
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        return "connection refused" if "refused" in str(error) else "cannot connect"
+    if isinstance(error, urllib3.exceptions.ProtocolError):
+        return "connection broken"
+    return type(error).__name__

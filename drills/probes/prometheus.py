@@ -1,0 +1,83 @@
+"""Prometheus and Alertmanager over HTTP, with explicit time-outs and no retries.
+
+prometheus-api-client hides failures behind three retries and has no time-out of its own, and it lacks
+alerts and rules; so it gets a session of ours, and those two go through the same session.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+from prometheus_api_client import PrometheusConnect
+from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
+
+from drills.model import Json
+from drills.probes.http import ProbeError
+
+TIMEOUT_S = 3.0
+
+
+class Prometheus:
+    """One Prometheus server."""
+
+    def __init__(self, url: str, *, bearer: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        self.url, self.timeout_s = url.rstrip("/"), timeout_s
+        self.session = requests.Session()
+        if bearer:
+            self.session.headers["Authorization"] = f"Bearer {bearer}"
+        never = Retry(total=0, redirect=0)
+        self.client = PrometheusConnect(url=self.url, session=self.session, retry=never, timeout=int(timeout_s) or 1)
+        self.session.mount(self.url, HTTPAdapter(max_retries=never))
+
+    def query(self, promql: str) -> list[Json]:
+        """Return the instant vector of a query. Raises ProbeError."""
+        try:
+            found: list[Json] = self.client.custom_query(promql)
+        except Exception as error:
+            raise ProbeError(f"query: {_why(error)}") from None
+        return found
+
+    def alerts(self) -> list[Json]:
+        """Return the pending and firing alerts: labels, state, activeAt, value. Raises ProbeError."""
+        return list(self._get("/api/v1/alerts")["data"]["alerts"])
+
+    def rules(self) -> list[Json]:
+        """Return all alerting rules: name, health, lastEvaluation, duration. Raises ProbeError."""
+        groups = self._get("/api/v1/rules?type=alert")["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
+    def _get(self, path: str) -> Any:
+        return _get(self.session, self.url + path, self.timeout_s)
+
+
+class Alertmanager:
+    """One Alertmanager."""
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.url, self.timeout_s = url.rstrip("/"), timeout_s
+        self.session = requests.Session()
+        self.session.mount(self.url, HTTPAdapter(max_retries=Retry(total=0, redirect=0)))
+
+    def alerts(self) -> list[Json]:
+        """Return its alerts with state, startsAt and silences. Raises ProbeError."""
+        found: list[Json] = _get(self.session, f"{self.url}/api/v2/alerts", self.timeout_s)
+        return found
+
+
+def _get(session: requests.Session, url: str, timeout_s: float) -> Any:
+    try:
+        answer = session.get(url, timeout=timeout_s)
+        answer.raise_for_status()
+        return answer.json()
+    except (requests.RequestException, ValueError) as error:
+        raise ProbeError(_why(error)) from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, requests.Timeout):
+        return "timed out"
+    if isinstance(error, requests.ConnectionError):
+        return "cannot connect"
+    return str(error).splitlines()[0][:160] if str(error) else type(error).__name__
