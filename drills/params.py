@@ -1,0 +1,99 @@
+"""Types for the parameters of experiments, targets, faults, checks and guards.
+
+In a file every quantity carries its unit (`within: 5s`); in a resolved plan it is a plain number
+(`within: 5.0`). The same models read both: files are read with `context=FROM_FILE`, which refuses
+bare numbers; without that context numbers are taken as already resolved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
+
+from drills import units
+
+#: Validation context of everything that people write.
+FROM_FILE: Final = {"from_file": True}
+
+
+class Params(BaseModel):
+    """Base of every parameter model: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def from_file(info: ValidationInfo) -> bool:
+    """Whether the value comes from a file that people write, so that units are due."""
+    return bool(info.context and info.context.get("from_file"))
+
+
+def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
+    def read(value: Any, info: ValidationInfo) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not from_file(info):
+            return value
+        return parse(value)
+
+    return BeforeValidator(read)
+
+
+def _text(pattern: str, example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]}, mode="validation")
+
+
+_DURATION_TEXT = _text(r"^[0-9]+(\.[0-9]+)? *(ms|s|m|h)$", "30s")
+_SHARE_PATTERN = r"^[0-9]+(\.[0-9]+)? *%$"
+
+#: `250ms 30s 5m 1h` → seconds, above 0.
+Duration = Annotated[
+    float, _quantity(units.parse_duration), Field(gt=0, le=units.DURATION_MAX_S, allow_inf_nan=False), _DURATION_TEXT
+]
+#: As Duration, and 0 is allowed.
+DurationOrZero = Annotated[
+    float,
+    _quantity(lambda value: units.parse_duration(value, zero=True)),
+    Field(ge=0, le=units.DURATION_MAX_S, allow_inf_nan=False),
+    _DURATION_TEXT,
+]
+#: `20/s 600/min` → per second, above 0.
+Rate = Annotated[
+    float,
+    _quantity(units.parse_rate),
+    Field(gt=0, le=units.RATE_MAX, allow_inf_nan=False),
+    _text(r"^[0-9]+(\.[0-9]+)? */ *(s|min|h)$", "20/s"),
+]
+#: `10%` → share, 0..1.
+Share = Annotated[
+    float, _quantity(units.parse_share), Field(ge=0, le=1, allow_inf_nan=False), _text(_SHARE_PATTERN, "10%")
+]
+#: `64MiB` → bytes.
+Size = Annotated[
+    int, _quantity(units.parse_size), Field(ge=0, le=units.SIZE_MAX), _text(r"^[0-9]+(\.[0-9]+)? *[kKMGT]?i?B$", "1MiB")
+]
+#: A plain number strictly between 0 and 1.
+Quantile = Annotated[
+    float,
+    BeforeValidator(units.parse_quantile),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, mode="validation"),
+]
+
+
+def _sla_or_duration(value: Any, info: ValidationInfo) -> Any:
+    if value == "sla":
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and not from_file(info):
+        return float(value)
+    try:
+        return units.parse_duration(value)
+    except units.UnitError as exc:
+        raise ValueError(f"{exc}; or write sla for the target's own bound") from None
+
+
+#: A bound in seconds, or the word `sla` for the target's own.
+DurationOrSla = Annotated[
+    float | Literal["sla"],
+    BeforeValidator(_sla_or_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^(sla|[0-9]+(\.[0-9]+)? *(ms|s|m|h))$"}, mode="validation"),
+]
