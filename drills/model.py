@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 Json = dict[str, Any]
 
@@ -177,6 +177,7 @@ class Target(Protocol):
         """Return what the header of the journal should know: versions, addresses, notes."""
 
 
+@runtime_checkable
 class CanDelete(Protocol):
     """A controller replaces replicas it is told to delete (Kubernetes, the lab's supervisor)."""
 
@@ -184,6 +185,7 @@ class CanDelete(Protocol):
         """Delete that incarnation (its uid must still match); the controller makes a new one."""
 
 
+@runtime_checkable
 class HasLedger(Protocol):
     """Ledger proxies stand in front of the engines and log every attempt."""
 
@@ -191,6 +193,7 @@ class HasLedger(Protocol):
         """Return the attempts that began since then, on the driver's clock, those still open included."""
 
 
+@runtime_checkable
 class HasEvents(Protocol):
     """The target tells what happened to its replicas, and takes alert notifications for us."""
 
@@ -201,6 +204,7 @@ class HasEvents(Protocol):
         """Return numbered webhook receipts (n, mono, status, alert, labels) after number `after`."""
 
 
+@runtime_checkable
 class HasGpus(Protocol):
     """Replicas hold GPUs and `nvidia-smi` is there to reset them."""
 
@@ -209,6 +213,9 @@ class HasGpus(Protocol):
 
     def gpu_device(self, uuid: str) -> str:
         """Return the device file of the GPU (a holder is a process that has it open)."""
+
+    def gpu_state(self, host: str) -> Json:
+        """Return what `drills.probes.gpu` sees on that host, by UUID, from a short-lived process; unknown is None."""
 
 
 # ---- faults -------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator
 
 from drills.model import Json, Replica, Target
+from drills.params import Params
 
 
 def _count(value: int | str) -> int | str:
@@ -24,10 +25,8 @@ def _count(value: int | str) -> int | str:
 Victims = Annotated[int | str, AfterValidator(_count)]
 
 
-class FaultParams(BaseModel):
+class FaultParams(Params):
     """What every fault takes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     victims: Victims = 1
 

@@ -1,0 +1,126 @@
+"""Faults that are on: receipt fsynced, timer armed, deed, proof; and, whatever happened, the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from drills import receipts
+from drills.clock import Clock
+from drills.errors import Refused
+from drills.model import Context, Fault, Json, Observation, Receipt, Replica, Restored, Target
+
+DEADLINE_SLACK_S = 15.0  # the on-target timer fires this long after the planned end of the fault
+REVERT_ATTEMPTS = 2
+Tell = Callable[[str, Json], None]
+
+
+class ActiveFaults:
+    """Puts faults on and off. `tell` must have the line on disk or raise; `note` never raises.
+
+    Before a deed the journal comes first. On the way back it comes second: a full disk may cost us a
+    line, never a revert.
+    """
+
+    def __init__(self, run: str, target: Target, clock: Clock, *, tell: Tell, note: Tell, context: Context) -> None:
+        self.run, self.target, self.clock = run, target, clock
+        self.tell, self.note, self.context = tell, note, context
+        self.on: list[tuple[Fault, Receipt]] = []  # oldest first
+        self.hit_mono: float | None = None  # of the first deed
+        self.restored = Restored.CLEAN
+        self.manual: list[str] = []
+
+    def names(self) -> str:
+        """Return the names of the faults that are on."""
+        return ", ".join(fault.name for fault, _ in self.on)
+
+    def put_on(self, number: int, fault: Fault, victims: Sequence[Replica], *, fault_s: float) -> None:
+        """Receipt, timer, deed, proof. A one-shot deed is followed by its revert at once."""
+        deadline_s = fault_s + DEADLINE_SLACK_S
+        receipt_id = f"{self.run}-{number}-{fault.name}"
+        receipt = fault.aim(self.target, victims, run=self.run, receipt=receipt_id, deadline_s=deadline_s)
+        host = self.target.host(receipt.host)
+        self.tell("receipt", {"receipt": receipts.to_json(receipt)})
+        self.on.append((fault, receipt))
+        armed = receipts.arm(host, self.target.state_dir, receipt)
+        timer = {"pid": armed["pid"], "start": armed["start"], "deadline_s": deadline_s, "host": host.name}
+        self.tell("timer.armed", {"receipt": receipt.id, **timer})
+        if self.context.stopping():
+            raise Refused("stopped right before the deed")
+        self.tell("inject.begin", {"receipt": receipt.id, "fault": fault.name})
+        fault.inject(self.target, receipt, self._telling())
+        self.tell("inject.end", {"receipt": receipt.id})
+        self._proof("proof.on", fault, receipt, fault.observe(self.target, receipt, self._telling()))
+        if not fault.held:
+            self._revert(fault, receipt)
+
+    def revert_all(self) -> None:
+        """Newest first; one that fails does not stop the others."""
+        for fault, receipt in reversed(list(self.on)):
+            self._revert(fault, receipt)
+
+    def _revert(self, fault: Fault, receipt: Receipt) -> None:
+        self.note("revert.begin", {"receipt": receipt.id, "by": "driver"})
+        restored, why = revert(fault, self.target, receipt, self._noting())
+        manual = [] if restored is Restored.CLEAN else [receipts.manual(step) for step in receipt.undo]
+        self.on.remove((fault, receipt))
+        try:
+            seen = fault.observe(self.target, receipt, self._noting())
+            self._proof("proof.off", fault, receipt, seen)
+        except Exception as error:
+            self._proof("proof.off", fault, receipt, Observation(None, ({"what": "error", "error": str(error)},)))
+        if restored is Restored.CLEAN:
+            if self._disarm(receipt):
+                self.note("timer.disarmed", {"receipt": receipt.id})
+            else:
+                restored, why = Restored.DIRTY, "its on-target timer could not be ended"
+        outcome = {"restored": restored.value, "manual": manual, "by": "driver", "reason": why}
+        self.note("revert.end", {"receipt": receipt.id, **outcome})
+        if restored is not Restored.CLEAN:
+            self.restored = restored
+            self.manual += manual
+
+    def _disarm(self, receipt: Receipt) -> bool:
+        try:
+            return receipts.disarm(self.target.host(receipt.host), self.target.state_dir, receipt)
+        except Exception:
+            return False
+
+    def _proof(self, event: str, fault: Fault, receipt: Receipt, seen: Observation) -> None:
+        ok = seen.on
+        if event == "proof.off":
+            # A deed cannot be taken back: off means that nothing of ours stays on the target.
+            ok = self._nothing_left(receipt) if not fault.held else (None if seen.on is None else not seen.on)
+        data = {"receipt": receipt.id, "fault": fault.name, "held": fault.held, "effect": fault.effect, "ok": ok}
+        self.note(event, data | {"evidence": list(seen.evidence), "bystanders_ok": seen.bystanders_ok})
+
+    def _nothing_left(self, receipt: Receipt) -> bool:
+        """Whether the timer holds nothing any more."""
+        left = receipts.outstanding(self.target.host(receipt.host), self.target.state_dir)
+        return not any(o.receipt.id == receipt.id and receipt.holds and o.timer_state == "armed" for o in left)
+
+    def _telling(self) -> Context:
+        def tell(event: str, data: Json) -> None:
+            if event == "inject.hit" and self.hit_mono is None:
+                self.hit_mono = self.clock.mono()
+            self.tell(event, data)
+
+        c = self.context
+        return Context(tell, c.sleep, c.mono, c.stopping, c.timeout_s)
+
+    def _noting(self) -> Context:
+        c = self.context
+        return Context(self.note, c.sleep, c.mono, c.stopping, c.timeout_s)
+
+
+def revert(fault: Fault, target: Target, receipt: Receipt, ctx: Context) -> tuple[Restored, str]:
+    """Revert with a bounded retry; returns the outcome and, when it is not clean, why. Never raises."""
+    restored, why = Restored.UNKNOWN, ""
+    for _ in range(REVERT_ATTEMPTS):
+        try:
+            restored = fault.revert(target, receipt, ctx)
+            why = "" if restored is Restored.CLEAN else "an undo step failed"
+        except Exception as error:
+            restored, why = Restored.UNKNOWN, f"{type(error).__name__}: {error}"
+        if restored is Restored.CLEAN:
+            break
+    return restored, why

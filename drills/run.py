@@ -1,0 +1,349 @@
+"""Plan → Journal: the only module with control flow over time.
+
+lock → preflight → gate → load on → warm-up → baseline → [receipt → timer → deed → proof] → hold →
+revert → proof it is off → recovery (load unchanged) → load off → what is left.
+
+Whatever happens after a receipt is written, the revert follows: success, failure, exception, guard, signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from drills import gate, lock, victims
+from drills.active import ActiveFaults
+from drills.clock import Clock, rng
+from drills.errors import DrillError, Refused, Stopped
+from drills.guards import Guards
+from drills.journal import Journal
+from drills.load.process import LoadProcess
+from drills.model import Context, Fault, HasLedger, Json, Left, Phase, Replica, Restored, Target
+from drills.probes.sampler import Sampler
+from drills.watch import Watch
+
+TICK_S = 0.1
+STOP_FILE_INTERVAL_S = 1.0
+WATCH_S = 20.0  # of good service before the recovery may end early
+DRAIN_S = 8.0
+
+
+class View(Protocol):
+    """What shows the run to a person."""
+
+    def phase(self, phase: str, planned_s: float) -> None:
+        """Begin a phase."""
+
+    def say(self, text: str) -> None:
+        """Show one line that matters."""
+
+    def tick(self, now: Json) -> None:
+        """Show the present state."""
+
+
+@dataclass
+class StopFlag:
+    """What signal handlers set, and nothing else. A second signal shortens waits, never the revert."""
+
+    reason: str | None = None
+    count: int = 0
+    noticed: threading.Event = field(default_factory=threading.Event)
+
+    def set(self, reason: str) -> None:
+        """Ask the run to stop and put everything back."""
+        self.reason = self.reason or reason
+        self.count += 1
+        self.noticed.set()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the run ended (completed, stopped, refused, changed, broken, crashed), and why."""
+
+    status: str
+    reason: str = ""
+    restored: Restored = Restored.CLEAN
+    manual: tuple[str, ...] = ()
+
+
+class _ChangedByOthers(DrillError):
+    """Somebody else changed the target; the run is reverted and inconclusive."""
+
+
+@dataclass
+class Setting:
+    """Everything a drill needs from outside: the plan, and the world it happens in."""
+
+    plan: Json
+    faults: Sequence[Fault]
+    target: Target
+    folder: Path
+    view: View
+    stop: StopFlag
+    clock: Clock
+    load_plan: Json
+    keep_alive: Callable[[], None]  # called about once a second while the run lives
+
+
+class Drill:
+    """One run of one plan against one target."""
+
+    def __init__(self, s: Setting) -> None:
+        self.s, self.plan, self.target, self.clock, self.stop = s, s.plan, s.target, s.clock, s.stop
+        self.run = str(s.plan["run"])
+        self.journal = Journal(s.folder / "journal.jsonl")
+        self.watch = Watch(s.target, self.tell)
+        self.sampler = Sampler(s.folder / "samples.ndjson", self._probe_broke)
+        self.load = LoadProcess()
+        self.guards = Guards(s.plan["experiment"]["guards"])
+        context = Context(self.tell, self._sleep, s.clock.mono, lambda: s.stop.reason is not None)
+        self.active = ActiveFaults(self.run, s.target, s.clock, tell=self.tell, note=self.note, context=context)
+        self.broken: Exception | None = None
+        self.next_look_mono = 0.0
+        self.beat_written = 0
+
+    def tell(self, event: str, data: Json) -> None:
+        """Write one event down; it is on disk when this returns."""
+        self.journal.tell(event, data)
+        if event == "inject.hit":
+            self.s.view.say(f"fault on: {', '.join(data['victims'])}")
+        elif event.startswith("proof."):
+            self.s.view.say(f"{data['fault']}: {'proven' if data['ok'] else 'NOT proven'} {event[6:]}")
+
+    def note(self, event: str, data: Json) -> None:
+        """Write one event down if that is possible; what follows must happen either way."""
+        try:
+            self.tell(event, data)
+        except Exception as error:
+            print(f"journal: {event} not written: {error}", file=sys.stderr)
+
+    # ---- the whole of it ---------------------------------------------------------------------------------
+
+    def go(self, header: Json) -> Ended:
+        """Run to the end. Raises only our own bugs and a journal that cannot be begun."""
+        self.tell("header", header)
+        ended = Ended("crashed", "the run did not reach its end")
+        try:
+            self._take_lock()
+            try:
+                ended = self._locked()
+            finally:
+                self._release_lock()
+        except Refused as error:
+            ended = Ended("refused", str(error))
+        except Exception as bug:
+            ended = Ended("crashed", f"{type(bug).__name__}: {bug}", self.active.restored, tuple(self.active.manual))
+            raise
+        finally:
+            self.note("end", {"status": ended.status, "reason": ended.reason})
+            self.sampler.close()
+            self.journal.close()
+        return ended
+
+    def _locked(self) -> Ended:
+        try:
+            chosen = self._before()
+        except Stopped as error:
+            return Ended("stopped", str(error))
+        status, reason = "completed", ""
+        try:
+            self._start_load()
+            self._phases(chosen)
+        except _ChangedByOthers as error:
+            status, reason = "changed", str(error)
+        except Refused as error:  # at the last look before the deed
+            status, reason = ("broken" if self.active.hit_mono else "refused"), str(error)
+        except Stopped as error:
+            status, reason = "stopped", str(error)
+        except (DrillError, OSError) as error:
+            status, reason = "broken", str(error)
+        finally:
+            self.active.revert_all()
+            self._finish()
+        return Ended(status, reason, self.active.restored, tuple(self.active.manual))
+
+    # ---- before anything is touched ----------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        lives_s = sum(self.plan["phases"][f"{p}_s"] for p in Phase) + 300
+        lock.take(self.target, lock.mine(self.run, self.s.folder, lives_s, os.getpid(), self.clock), self.clock)
+        self.tell("lock.taken", {"by": self.run})
+
+    def _release_lock(self) -> None:
+        if self.active.restored is Restored.CLEAN:
+            lock.release(self.target.control_host(), self.target.state_dir, self.run)
+            self.note("lock.released", {"by": self.run})
+
+    def _before(self) -> list[list[Replica]]:
+        """Preflight and gate; returns the victims of each fault. Raises Refused or Stopped."""
+        self.watch.skip_past()
+        try:
+            chosen, facts = self._preflight()
+        except Refused as error:
+            self.tell("preflight", {"ok": False, "refusals": [str(error)], "facts": []})
+            raise
+        self.tell("preflight", {"ok": True, "refusals": [], "facts": facts})
+        self.s.view.say(f"preflight ok: {'; '.join(facts)}")
+        found = gate.steady_state(self.target, self.clock, stopping=lambda: self.stop.reason is not None)
+        self.tell("gate", found)
+        if self.stop.reason:
+            self.tell("signal", {"signal": self.stop.reason})
+            raise Stopped(f"{self.stop.reason}, before anything was touched")
+        if not found["ok"]:
+            raise Refused(f"gate: not in steady state: {found['reason']}; nothing was touched")
+        self.s.view.say(f"gate ok: {len(found['replicas'])} replicas answer completions")
+        return chosen
+
+    def _preflight(self) -> tuple[list[list[Replica]], list[str]]:
+        limits = self.plan["target"]["limits"]
+        replicas = self.target.replicas()
+        refusals = gate.refusals(self.plan, self.target, replicas, self.s.faults)
+        chosen = []
+        for number, fault in enumerate(self.s.faults):
+            picked = victims.choose(
+                replicas,
+                self.plan["experiment"]["faults"][number]["params"]["victims"],
+                rng(self.plan["seed"], f"victims-{number}"),
+                max_victims=limits["max_victims"],
+                min_healthy=limits["min_healthy"],
+            )
+            chosen.append(picked)
+            refusals += [] if refusals else fault.preflight(self.target, picked)
+        if refusals:
+            raise Refused("; ".join(refusals))
+        pairs = zip(self.s.faults, chosen, strict=True)
+        return chosen, [f"victim of {f.name}: {', '.join(v.name for v in picked)}" for f, picked in pairs]
+
+    # ---- the phases --------------------------------------------------------------------------------------
+
+    def _start_load(self) -> None:
+        self.sampler.start(self.watch.jobs())
+        self.load.start(self.s.load_plan, self.s.folder)
+        self.tell("load.started", {"pid": self.load.pid})
+
+    def _phases(self, chosen: list[list[Replica]]) -> None:
+        planned = self.plan["phases"]
+        for phase in (Phase.WARMUP, Phase.BASELINE):
+            self._phase(phase, planned[f"{phase}_s"])
+            self._hold(planned[f"{phase}_s"])
+            self._undisturbed()
+        self._phase(Phase.FAULT, planned["fault_s"])
+        began = self.clock.mono()
+        for number, fault in enumerate(self.s.faults):
+            self._enough_left(fault, chosen[number])
+            self.active.put_on(number, fault, chosen[number], fault_s=planned["fault_s"])
+        self._hold(planned["fault_s"] - (self.clock.mono() - began))
+        self.active.revert_all()
+        self._phase(Phase.RECOVERY, planned["recovery_s"])
+        self._watch_recovery(began)
+
+    def _phase(self, phase: Phase, planned_s: float) -> None:
+        self.tell("phase", {"phase": phase.value, "planned_s": planned_s})
+        self.s.view.phase(phase.value, planned_s)
+
+    def _hold(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let time pass, looking out for everything that ends a run early."""
+        deadline = self.clock.mono() + seconds
+        while (left := deadline - self.clock.mono()) > 0 and not until():
+            self._look_out()
+            self._show(left)
+            self.stop.noticed.wait(min(TICK_S, left))
+
+    def _sleep(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+        self._show(None)
+
+    def _look_out(self) -> None:
+        """Raise what ends the run: a signal, the stop button, a guard, the load's or a probe's death."""
+        if self.stop.reason:
+            self.tell("signal", {"signal": self.stop.reason})
+            raise Stopped(self.stop.reason)
+        if self.broken is not None:
+            raise self.broken
+        if self.clock.mono() >= self.next_look_mono:
+            self.next_look_mono = self.clock.mono() + STOP_FILE_INTERVAL_S
+            self.s.keep_alive()
+            if who := self.target.control_host().read(f"{self.target.state_dir}/stop/{self.run}"):
+                self.tell("stop", {"by": who.strip(), "how": "stop file"})
+                raise Stopped(f"drill stop, by {who.strip()}")
+        if not self.load.alive():
+            raise DrillError(f"the load process ended early: {self.load.last_words()}")
+        if tripped := self.guards.tripped(self.load.beats(), self.watch.ready()[0]):
+            self.tell("guard", tripped)
+            raise Stopped(f"guard {tripped['guard']}: {tripped['value']} against {tripped['bound']}")
+
+    def _undisturbed(self) -> None:
+        """Before the fault nobody else may restart replicas: we could not tell their doing from ours."""
+        if self.watch.disturbed:
+            other = self.watch.disturbed[0]
+            self.tell("changed_by_others", other)
+            raise _ChangedByOthers(f"{other['replica']}: {other['change']} before the fault, not by this run")
+
+    def _enough_left(self, fault: Fault, picked: Sequence[Replica]) -> None:
+        ready, least = self.watch.ready()[0], self.plan["target"]["limits"]["min_healthy"]
+        if fault.effect and ready - len(picked) < least:
+            raise Refused(
+                f"{fault.name}: {ready} replicas are ready now; without the victim fewer than {least} would be"
+            )
+
+    def _watch_recovery(self, fault_began: float) -> None:
+        """Keep the load on until the service was good for a while, or the planned time is over."""
+        began, planned = self.clock.mono(), self.plan["phases"]
+        one_shot = all(not f.held for f in self.s.faults)
+        zero = (self.active.hit_mono or fault_began) if one_shot else began
+
+        def settled() -> bool:
+            now = self.clock.mono()
+            if not planned["recovery_auto"] or now - began < WATCH_S:
+                return False
+            return self.watch.all_serve_again() and self.watch.quiet() and now - self.load.good_since() >= WATCH_S
+
+        self._hold(max(zero + planned["recovery_s"] - began, WATCH_S), until=settled)
+
+    def _show(self, left_s: float | None) -> None:
+        ready, expected = self.watch.ready()
+        beat = self.load.beat()
+        if beat and beat["n"] > self.beat_written:
+            self.beat_written = beat["n"]
+            self.sampler.write("load", "generator", beat)
+        now = {"left_s": left_s, "beat": beat, "ready": ready, "expected": expected, "fault": self.active.names()}
+        self.s.view.tick(now)
+
+    # ---- the end -----------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Load off, ledger collected, a last look at the replicas. One that fails does not stop the others."""
+        for step in (self._load_off, self._collect_ledger, self._look_at_what_is_left):
+            try:
+                step()
+            except Exception as error:
+                self.note("broken", {"step": step.__name__.strip("_"), "error": f"{type(error).__name__}: {error}"})
+
+    def _load_off(self) -> None:
+        self.note("load.stopping", {})
+        final = self.load.stop(0.5 if self.stop.count > 1 else DRAIN_S)
+        self.note("load.stopped", final)
+        self.sampler.close()
+
+    def _collect_ledger(self) -> None:
+        if not isinstance(self.target, HasLedger):
+            return
+        lines = self.target.collect_ledger(self.load.started_mono)
+        with (self.s.folder / "ledger.ndjson").open("w") as out:
+            out.writelines(json.dumps(line) + "\n" for line in lines)
+        self.note("collected", {"file": "ledger.ndjson", "lines": len(lines)})
+
+    def _look_at_what_is_left(self) -> None:
+        replicas = gate.look_at_replicas(self.target)
+        good = sum(r["ok"] for r in replicas if r["role"] == "primary")
+        left = Left.HEALTHY if good >= self.target.expected_replicas else Left.DEGRADED
+        self.note("left", {"left": left.value, "replicas": replicas})
+
+    def _probe_broke(self, bug: BaseException) -> None:
+        self.broken = bug if isinstance(bug, Exception) else RuntimeError(repr(bug))

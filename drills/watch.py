@@ -1,0 +1,151 @@
+"""What is watched while a drill runs: replicas, completions, metrics, alerts. Wires probes to the journal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from drills.model import HasEvents, HasGpus, Json, Replica, Target
+from drills.probes import completion, http, router, vllm
+from drills.probes.alerts import AlertWatch
+from drills.probes.prometheus import Alertmanager, Prometheus
+from drills.probes.sampler import Job
+
+Tell = Callable[[str, Json], None]
+COMPLETION_TIMEOUT_S = 2.0
+SCRAPE_TIMEOUT_S = 2.0
+GPU_INTERVAL_S = 5.0
+
+
+class Watch:
+    """The present state of the target as the probes see it, and the jobs that keep it so."""
+
+    def __init__(self, target: Target, tell: Tell) -> None:
+        self.target, self.tell = target, tell
+        self.lock = threading.Lock()
+        self.replicas: dict[str, Replica] = {}
+        self.served: dict[str, tuple[str, int | None]] = {}
+        self.disturbed: list[Json] = []  # replica events seen before the fault: somebody else's doing
+        self.seen_event = self.seen_note = 0
+        self.firing: dict[str, bool] = {}
+
+    # ---- what the run asks -----------------------------------------------------------------------------
+
+    def ready(self) -> tuple[int, int]:
+        """Return how many primaries are ready, and how many there should be."""
+        with self.lock:
+            return sum(r.ready for r in self.replicas.values() if r.role == "primary"), self.target.expected_replicas
+
+    def all_serve_again(self) -> bool:
+        """Whether every primary is ready and its present incarnation has answered a completion."""
+        with self.lock:
+            primaries = [r for r in self.replicas.values() if r.role == "primary"]
+            ready = [r for r in primaries if r.ready and self.served.get(r.name) == (r.uid, r.pid)]
+        return len(ready) >= self.target.expected_replicas
+
+    def quiet(self) -> bool:
+        """Whether no alert that we saw fire still fires."""
+        with self.lock:
+            return not any(self.firing.values())
+
+    # ---- jobs ------------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[Job]:
+        """Return the probes for this target, each with its rhythm in seconds."""
+        self.replicas = {r.name: r for r in self.target.replicas()}
+        found = [Job("replicas", self.target.name, 0.5, self._look_at_replicas)]
+        for replica in self.replicas.values():
+            found.append(Job("completion", replica.name, 1.0, self._completion(replica)))
+            found.append(Job("vllm", replica.name, 1.0, _scrape(vllm.scrape, replica.url)))
+        if self.target.router_metrics:
+            found.append(Job("router", "router", 1.0, _scrape(router.scrape, self.target.router_metrics)))
+        alerts = AlertWatch(self._alert)
+        if self.target.prometheus:
+            prometheus = Prometheus(self.target.prometheus)
+            found.append(Job("alerts", "prometheus", 0.5, lambda: alerts.prometheus(prometheus)))
+        if self.target.alertmanager:
+            manager = Alertmanager(self.target.alertmanager)
+            found.append(Job("alerts", "alertmanager", 1.0, lambda: alerts.alertmanager(manager)))
+        if isinstance(self.target, HasEvents):
+            found.append(Job("events", self.target.name, 0.25, self._look_at_events))
+        if isinstance(self.target, HasGpus):
+            found.append(Job("gpu", self.target.name, GPU_INTERVAL_S, self._look_at_gpus))
+        return found
+
+    def skip_past(self) -> None:
+        """Forget events and notifications from before this run."""
+        if isinstance(self.target, HasEvents):
+            events: Any = self.target
+            self.seen_event = max((e["n"] for e in events.replica_events(0)), default=0)
+            self.seen_note = max((e["n"] for e in events.notifications(0)), default=0)
+
+    def _look_at_replicas(self) -> Json:
+        now = {r.name: r for r in self.target.replicas()}
+        with self.lock:
+            self.replicas = now
+        return {"ready": sum(r.ready for r in now.values()), "states": {r.name: r.state for r in now.values()}}
+
+    def _look_at_events(self) -> None:
+        target: Any = self.target
+        for event in target.replica_events(self.seen_event):
+            self.seen_event = event["n"]
+            told = {k: v for k, v in event.items() if k not in ("n", "mono", "time")}
+            told |= {"at_mono": event["mono"], "source": "supervisor"}
+            self.tell("replica", told)
+            if event.get("change") in ("gone", "started"):
+                self.disturbed.append(told)
+        for note in target.notifications(self.seen_note):
+            self.seen_note = note["n"]
+            told = {k: note[k] for k in ("alert", "labels", "status")}
+            self.tell("notified", told | {"at_mono": note["mono"]})
+
+    def _completion(self, replica: Replica) -> Callable[[], Json]:
+        pool = http.pool()
+        model = model_of(self.target, replica)
+
+        def look() -> Json:
+            before = self._identity(replica.name)
+            values = completion.complete(pool, replica.url, model, timeout_s=COMPLETION_TIMEOUT_S)
+            if before is not None and before == self._identity(replica.name):
+                self._note_served(replica.name, before, values)
+            return values
+
+        return look
+
+    def _identity(self, name: str) -> tuple[str, int | None] | None:
+        with self.lock:
+            now = self.replicas.get(name)
+            return (now.uid, now.pid) if now and now.pid else None
+
+    def _note_served(self, name: str, identity: tuple[str, int | None], values: Json) -> None:
+        with self.lock:
+            if self.served.get(name) == identity:
+                return
+            self.served[name] = identity
+            gpus = list(self.replicas[name].gpus)
+        told = {"replica": name, "ok": True, "served_by_uid": identity[0], "pid": identity[1], "gpus": gpus}
+        self.tell("completion", told | {k: values[k] for k in ("ttft_ms", "tokens")})
+
+    def _alert(self, event: str, data: Json) -> None:
+        with self.lock:
+            key = f"{data['source']} {data['alert']} {data['labels']}"
+            self.firing[key] = data["state"] in ("firing", "pending")
+        self.tell(event, data)
+
+    def _look_at_gpus(self) -> Json:
+        gpus: Any = self.target
+        state: Json = gpus.gpu_state(self.target.control_host().name)
+        return state
+
+
+def model_of(target: Target, replica: Replica) -> str:
+    """Return the model name that the replica serves."""
+    if replica.role == "primary" or not target.fallback_models:
+        return target.model
+    return target.fallback_models[0]
+
+
+def _scrape(scraper: Callable[..., Json], url: str) -> Callable[[], Json]:
+    pool = http.pool()
+    return lambda: scraper(pool, url, timeout_s=SCRAPE_TIMEOUT_S)
