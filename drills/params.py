@@ -7,6 +7,7 @@ bare numbers; without that context numbers are taken as already resolved.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
@@ -80,20 +81,47 @@ Quantile = Annotated[
 ]
 
 
-def _sla_or_duration(value: Any, info: ValidationInfo) -> Any:
-    if value == "sla":
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and not from_file(info):
-        return float(value)
-    try:
-        return units.parse_duration(value)
-    except units.UnitError as exc:
-        raise ValueError(f"{exc}; or write sla for the target's own bound") from None
+def _word_or_duration(word: str, meaning: str) -> BeforeValidator:
+    def read(value: Any, info: ValidationInfo) -> Any:
+        if value == word:
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool) and not from_file(info):
+            return float(value)
+        try:
+            return units.parse_duration(value)
+        except units.UnitError as exc:
+            raise ValueError(f"{exc}; or write {word} for {meaning}") from None
+
+    return BeforeValidator(read)
 
 
 #: A bound in seconds, or the word `sla` for the target's own.
 DurationOrSla = Annotated[
     float | Literal["sla"],
-    BeforeValidator(_sla_or_duration),
-    WithJsonSchema({"type": "string", "pattern": r"^(sla|[0-9]+(\.[0-9]+)? *(ms|s|m|h))$"}, mode="validation"),
+    _word_or_duration("sla", "the target's own bound"),
+    _text(r"^(sla|[0-9]+(\.[0-9]+)? *(ms|s|m|h))$", "sla"),
 ]
+#: Seconds, or the word `auto`.
+DurationOrAuto = Annotated[
+    float | Literal["auto"],
+    _word_or_duration("auto", "as long as the checks need"),
+    _text(r"^(auto|[0-9]+(\.[0-9]+)? *(ms|s|m|h))$", "auto"),
+]
+
+
+def _slug(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
+        raise ValueError(f"{units.shown(value)} is not a name: small letters, digits and -, at most 63")
+    return value
+
+
+def _one_line(value: Any) -> Any:
+    if isinstance(value, str) and not (value.strip() and value.isprintable()):
+        raise ValueError("one line of text is expected" if value.strip() else "the text is empty")
+    return value
+
+
+#: A name that is safe in paths, labels and file names.
+Slug = Annotated[str, BeforeValidator(_slug)]
+#: One printable line, not empty.
+Line = Annotated[str, BeforeValidator(_one_line)]

@@ -79,6 +79,10 @@ def _problem(exc: ValidationError, model: type[BaseModel], data: object, documen
     ranked = sorted((_rank(error, data, document, key), i) for i, error in enumerate(errors))
     error = errors[ranked[0][1]]
     where, value = _locate(data, error["loc"])
+    if error["type"] == "missing":
+        names = [f"'{e['loc'][-1]}'" for e in errors if e["type"] == "missing" and _locate(data, e["loc"])[0] == where]
+        text = f"the key {names[0]} is missing" if len(names) == 1 else f"the keys {', '.join(names)} are missing"
+        return document.problem((*key, *where), text if value else f"is empty; {text}")
     return document.problem((*key, *where), _text(error, model, where, value))
 
 
@@ -107,15 +111,16 @@ def _text(error: ErrorDetails, model: type[BaseModel], where: Key, value: Any) -
     context = error.get("ctx") or {}
     if kind == SECRET:
         return error["msg"]
-    if kind == "missing":
-        return f"the key '{error['loc'][-1]}' is missing"
     if kind == "extra_forbidden":
         return f"unknown key {shown(where[-1])}{nearest(str(where[-1]), _valid_keys(model, where[:-1]))}"
     if kind == "value_error":
         return _with_value(str(context.get("error", error["msg"])), value)
     if kind == "literal_error":
-        valid = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        expected = str(context.get("expected", ""))
+        valid = re.findall(r"'([^']*)'", expected) or [expected]
         return f"unknown value {shown(value)}{nearest(str(value), valid)}"
+    if kind == "too_short":
+        return "is empty; at least one is needed"
     if kind in _EXPECTED:
         # Where a map belongs, text may be an address with a password: say only what kind of thing it is.
         found = kind_of(value) if kind in _MAPS or isinstance(value, dict | list) else _found(value)

@@ -27,6 +27,7 @@ from drills.errors import FileProblem
 SIZE_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 50_000
 DEPTH_MAX: Final = 40
+INTEGER_MAX: Final = 2**63 - 1
 
 #: Where a value is: map keys and list indices from the top.
 Key = tuple[str | int, ...]
@@ -198,9 +199,12 @@ class _Plain:
             return self._utf8(str(node), key, line)
         if isinstance(node, int) and "Boolean" in type(node).__name__:
             return bool(node)
-        for kind in (int, float):
-            if isinstance(node, kind):
-                return kind(node)
+        if isinstance(node, int):
+            if abs(int(node)) > INTEGER_MAX:
+                raise FileProblem(self.path, "is too large a number", line=line, key=dotted(key) or None)
+            return int(node)
+        if isinstance(node, float):
+            return float(node)
         if isinstance(node, datetime.date):
             return node.isoformat()
         what = "carries a tag (!…)" if isinstance(node, TaggedScalar) else "is neither map, list, text nor number"

@@ -1,0 +1,330 @@
+"""An experiment file → a frozen Experiment. Touches no network and starts nothing.
+
+Every mistake in the file is one FileProblem: file:line, key path, what, the value, the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from drills import yamlfile
+from drills.errors import FileProblem, UsageError, nearest
+from drills.model import Json
+from drills.params import (
+    Duration,
+    DurationOrAuto,
+    DurationOrZero,
+    Line,
+    Params,
+    Rate,
+    Share,
+    Slug,
+)
+from drills.validate import named, validate
+from drills.yamlfile import Document, Key
+
+#: Kinds of target that `how` may tell apart.
+KINDS: Final = ("lab", "kubernetes", "hosts")
+
+
+class Arrivals(Params):
+    """When requests begin. `users` is a closed loop: its load gives way when the service slows."""
+
+    kind: Literal["poisson", "constant", "users"]
+    rate: Rate | None = None
+    users: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    think: DurationOrZero | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        closed = self.kind == "users"
+        needed = "users" if closed else "rate"
+        if getattr(self, needed) is None:
+            raise ValueError(f"kind {self.kind} needs the key '{needed}'")
+        for name in ("rate",) if closed else ("users", "think"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"kind {self.kind} takes no '{name}'")
+        return self
+
+
+class Workload(Params):
+    """What a request asks: chats of several turns, a shared prefix, answers of fixed length (in tokens)."""
+
+    name: Literal["chat"] = "chat"
+    turns: Annotated[int, Field(ge=1, le=100)] = 4
+    prefix_tokens: Annotated[int, Field(ge=512, le=1_000_000)] = 512
+    turn_tokens: Annotated[int, Field(ge=1, le=100_000)] = 64
+    answer_tokens: Annotated[int, Field(ge=1, le=100_000)] = 32
+    think: DurationOrZero = 0.0
+
+
+def _workload(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Retries(Params):
+    """How the client tries again; never after the first token. `budget`: retries as a share of requests."""
+
+    max: Annotated[int, Field(ge=0, le=10)] = 2
+    backoff: DurationOrZero = 0.25
+    backoff_max: Duration = 8.0
+    jitter: Literal["full", "none", "sdk"] = "full"
+    budget: Share | None = 0.1
+    header: bool = True
+
+
+class Client(Params):
+    """The client's patience. `idle_timeout`: without a byte for that long an open answer counts as hung."""
+
+    timeout: Duration = 30.0
+    idle_timeout: Duration = 10.0
+    connect_timeout: Duration = 5.0
+    keepalive: bool = True
+    retries: Retries = Retries()
+
+
+class Load(Params):
+    """The load of a drill: the same in all phases."""
+
+    arrivals: Arrivals
+    workload: Annotated[Workload, BeforeValidator(_workload)] = Workload()
+    client: Client = Client()
+
+
+class Phases(Params):
+    """How long each phase lasts, in seconds."""
+
+    warmup: DurationOrZero = 10.0
+    baseline: Duration
+    fault: Duration
+    recovery: DurationOrAuto = "auto"
+
+
+class ErrorRatio(Params):
+    """Stop when more than `max` of the requests that ended in the last `over` seconds were bad."""
+
+    max: Share
+    over: Duration = 10.0
+
+
+class ReadyReplicas(Params):
+    """Stop when fewer than `min` primaries are ready."""
+
+    min: Annotated[int, Field(ge=0)]
+
+
+GUARDS: Mapping[str, type[BaseModel]] = {"error_ratio": ErrorRatio, "ready_replicas": ReadyReplicas}
+
+
+class ExperimentFile(Params):
+    """One hypothesis and how it is tried."""
+
+    drill: Literal[1]
+    name: Slug
+    title: Line
+    hypothesis: Line
+    playbook: Slug | None = None
+    load: Load
+    phases: Phases
+    faults: Annotated[tuple[Any, ...], Field(min_length=1)]
+    guards: tuple[Any, ...] = ()
+    checks: Annotated[tuple[Any, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A fault, guard or check of the file: its name, its parameters, and where it stands."""
+
+    name: str
+    params: BaseModel
+    key: Key = field(compare=False)
+
+    def to_json(self) -> Json:
+        """Return `{name: parameters}` with plain numbers (seconds, per second, shares)."""
+        return {self.name: self.params.model_dump(mode="json", by_alias=True)}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A hypothesis, the load, the phases, the faults, and the checks that decide."""
+
+    name: str
+    title: str
+    hypothesis: str
+    playbook: str | None
+    load: Load
+    phases: Phases
+    faults: tuple[Item, ...]
+    guards: tuple[Item, ...]
+    checks: tuple[Item, ...]
+    document: Document = field(compare=False, repr=False)
+
+    def problem(self, key: Key, what: str) -> FileProblem:
+        """Return the error that points at a key of this experiment's file."""
+        return self.document.problem(key, what)
+
+    def to_json(self) -> Json:
+        """Return the experiment as plan.json holds it: YAML's keys, plain numbers."""
+        return {
+            "drill": 1,
+            "name": self.name,
+            "title": self.title,
+            "hypothesis": self.hypothesis,
+            "playbook": self.playbook,
+            "load": self.load.model_dump(mode="json"),
+            "phases": self.phases.model_dump(mode="json"),
+            "faults": [item.to_json() for item in self.faults],
+            "guards": [item.to_json() for item in self.guards],
+            "checks": [item.to_json() for item in self.checks],
+        }
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of `drill list`; `problem` says why the file cannot be used."""
+
+    name: str
+    title: str
+    path: Path
+    problem: str | None = None
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read and check one experiment file. Raises FileProblem."""
+    return from_document(yamlfile.read(path))
+
+
+def from_document(document: Document) -> Experiment:
+    """Check an experiment that is already read. Raises FileProblem."""
+    # The tables pull in what faults and checks need; only now is that due.
+    from drills.checks import CHECKS
+    from drills.faults import FAULTS
+
+    top = validate(ExperimentFile, document.data, document)
+    return Experiment(
+        name=top.name,
+        title=top.title,
+        hypothesis=top.hypothesis,
+        playbook=top.playbook,
+        load=top.load,
+        phases=top.phases,
+        faults=_items(document, "fault", {name: fault.Params for name, fault in FAULTS.items()}),
+        guards=_items(document, "guard", GUARDS),
+        checks=_items(document, "check", {name: check.Params for name, check in CHECKS.items()}),
+        document=document,
+    )
+
+
+def _items(document: Document, what: str, table: Mapping[str, type[BaseModel]]) -> tuple[Item, ...]:
+    items = []
+    for i in range(len(document.data.get(f"{what}s", ()))):
+        name, params, key = named(document, (f"{what}s", i), what, table)
+        if what == "fault":
+            _check_how(document, params, key)
+        items.append(Item(name, validate(table[name], params, document, key), key))
+    return tuple(items)
+
+
+def _check_how(document: Document, params: Any, key: Key) -> None:
+    """`how` may be a map from kinds of target; refuse other keys in it."""
+    how = params.get("how") if isinstance(params, dict) else None
+    if not isinstance(how, dict):
+        return
+    if not how:
+        raise document.problem((*key, "how"), f"is empty; name a kind of target: {', '.join(KINDS)}")
+    for kind in how:
+        if kind not in KINDS:
+            raise document.problem((*key, "how", kind), f"unknown kind of target '{kind}'{nearest(kind, KINDS)}")
+
+
+def experiment_folders(cwd: Path | None = None) -> tuple[Path, ...]:
+    """Return where experiments are looked for, in order: ./experiments, then the package's own."""
+    own = Path(str(importlib.resources.files("drills"))) / "data" / "experiments"
+    if not own.is_dir():  # a source checkout; in the wheel they are package data
+        own = Path(__file__).resolve().parent.parent / "experiments"
+    here = (cwd or Path.cwd()) / "experiments"
+    same = here.is_dir() and own.is_dir() and here.samefile(own)
+    return tuple(folder for folder in ((here,) if same else (here, own)) if folder.is_dir())
+
+
+def find_experiment(name: str, cwd: Path | None = None) -> Experiment:
+    """Return the experiment of that name, or in that file. Raises FileProblem or UsageError (both 64)."""
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return load_experiment(Path(name))
+    known: list[str] = []
+    for folder in experiment_folders(cwd):
+        listed = _in_folder(folder)
+        known += [entry.name for entry in listed]
+        for entry in listed:
+            if entry.name == name:
+                return load_experiment(entry.path)
+    if not known:
+        raise UsageError(f"experiment {name!r}: there is no experiments folder here and none in the package")
+    raise UsageError(f"unknown experiment {name!r}{nearest(name, known)}")
+
+
+def list_experiments(cwd: Path | None = None) -> list[Listed]:
+    """Return all experiments by name; one in ./experiments hides the package's own of that name."""
+    found: dict[str, Listed] = {}
+    for folder in reversed(experiment_folders(cwd)):
+        found |= {entry.name: entry for entry in _in_folder(folder)}
+    return [found[name] for name in sorted(found)]
+
+
+def _in_folder(folder: Path) -> list[Listed]:
+    """List a folder's experiments. Two of one name are refused: nobody could say which one is meant."""
+    names: dict[str, Listed] = {}
+    paths = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and not p.name.startswith("."))
+    for path in paths:
+        entry, document = _listed(path)
+        if entry.name in names:
+            what = f"'{entry.name}' is also the name of {names[entry.name].path}; rename one"
+            raise FileProblem(path, what, line=document.line(("name",)) if document else None, key="name")
+        names[entry.name] = entry
+    return list(names.values())
+
+
+def _listed(path: Path) -> tuple[Listed, Document | None]:
+    """Read a file's name and title only: a broken neighbour must not keep another experiment from running."""
+    try:
+        document = yamlfile.read(path)
+    except FileProblem as exc:
+        return Listed(path.stem, "", path, str(exc)), None
+    name, title = document.data.get("name"), document.data.get("title")
+    if not isinstance(name, str):
+        return Listed(path.stem, "", path, str(document.problem((), "the key 'name' is missing or no text"))), document
+    return Listed(name, title if isinstance(title, str) else "", path), document
+
+
+def schema() -> Json:
+    """Return the JSON Schema of experiment files, parameters of faults, guards and checks included."""
+    from drills.checks import CHECKS
+    from drills.faults import FAULTS
+
+    tables: Mapping[str, Mapping[str, type[BaseModel]]] = {
+        "faults": {name: fault.Params for name, fault in FAULTS.items()},
+        "guards": GUARDS,
+        "checks": {name: check.Params for name, check in CHECKS.items()},
+    }
+    whole = ExperimentFile.model_json_schema()
+    definitions: Json = whole.setdefault("$defs", {})
+    for place, table in tables.items():
+        whole["properties"][place]["items"] = {"anyOf": [_item_schema(n, m, definitions) for n, m in table.items()]}
+    workload = whole["$defs"]["Load"]["properties"]["workload"]
+    whole["$defs"]["Load"]["properties"]["workload"] = {"anyOf": [{"type": "string", "enum": ["chat"]}, workload]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
+
+
+def _item_schema(name: str, model: type[BaseModel], definitions: Json) -> Json:
+    """Return the schema of `name: {parameters}`; definitions it needs join the common ones under its name."""
+    prefix = name.replace("-", "_")
+    one = model.model_json_schema(ref_template=f"#/$defs/{prefix}.{{model}}")
+    definitions.update({f"{prefix}.{key}": value for key, value in one.pop("$defs", {}).items()})
+    by_name = {"type": "object", "properties": {name: one}, "required": [name], "additionalProperties": False}
+    return by_name if one.get("required") else {"anyOf": [by_name, {"const": name}]}

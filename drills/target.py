@@ -1,0 +1,249 @@
+"""drill.yaml → TargetSpec: what is drilled, what was promised to its users, and the limits.
+
+Without a file the target is the embedded lab. Secrets are references, `{env: NAME}` or `{file: PATH}`;
+a literal one is refused and never shown. Touches no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from drills import yamlfile
+from drills.errors import UsageError, nearest
+from drills.model import Bound, Json, Sla
+from drills.targetfile import (
+    Alertmanager,
+    Degradation,
+    GpuHost,
+    Kubernetes,
+    Limits,
+    Prometheus,
+    Router,
+    Secret,
+    TargetFile,
+    TargetsFile,
+)
+from drills.validate import validate
+from drills.yamlfile import Document, Key
+
+DEFAULT_FILE: Final = "drill.yaml"
+LAB: Final = "lab"
+
+#: What the lab promises its users.
+LAB_SLA: Final = Sla(ttft=Bound(0.99, 1.0), e2e=Bound(0.99, 6.0), max_gap=Bound(0.99, 2.0), errors=0.01)
+LAB_REPLICAS: Final = 3
+LAB_MODEL: Final = "lab-chat"
+LAB_FALLBACK: Final = "lab-small"
+LAB_CACHED: Final = {"header": "x-cache", "value": "hit"}
+#: Scrape 1 s, ramp 1 s, evaluation 1 s, `for: 5s`.
+LAB_ALERT_LATENCY_S: Final = 8.0
+
+_LAB_ONLY = ("entry", "startup", "port_base")
+_NOT_LAB = ("endpoint", "kubernetes", "hosts", "router", "degradation", "prometheus", "alertmanager", "capacity")
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """How the lab is started: where the load enters, an engine's start-up time, the first port."""
+
+    entry: str = "edge"  # edge | router
+    startup_s: float = 15.0
+    port_base: int = 18000
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """A target as it is declared; nothing of it has been contacted."""
+
+    name: str
+    kind: str  # lab | kubernetes | hosts
+    url: str  # with /v1
+    model: str
+    sla: Sla
+    limits: Limits
+    degradation: Degradation
+    api_key: Secret | None = None
+    alerts_mode: str = "page"
+    expected_replicas: int | None = None
+    capacity_per_replica: float | None = None  # requests per second; the lab measures its own
+    alert_latency_s: float | None = None  # scrape + ramp + evaluation + for; None: no Prometheus
+    lab: LabOptions | None = None
+    kubernetes: Kubernetes | None = None
+    hosts: tuple[GpuHost, ...] = ()
+    router: Router | None = None
+    prometheus: Prometheus | None = None
+    alertmanager: Alertmanager | None = None
+    document: Document | None = field(default=None, compare=False, repr=False)
+
+    def abilities(self) -> frozenset[str]:
+        """Return what can be done at this kind of target (names of the protocols in `drills.model`)."""
+        found = set()
+        if self.kind in (LAB, "kubernetes"):
+            found.add("CanDelete")
+        if self.kind == LAB or any(host.gpus for host in self.hosts):
+            found.add("HasGpus")
+        return frozenset(found)
+
+    def require_supported(self) -> None:
+        """Raise UsageError for a kind of target that can be declared but not drilled yet."""
+        if self.kind != LAB:
+            raise UsageError(f"target '{self.name}': kind {self.kind} is not in this version; use --target {LAB}")
+
+    def to_json(self) -> Json:
+        """Return the target as plan.json holds it: plain numbers, no secrets."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "endpoint": self.url,
+            "model": self.model,
+            "sla": asdict(self.sla),
+            "limits": self.limits.model_dump(mode="json"),
+            "degradation": self.degradation.model_dump(mode="json"),
+            "expected_replicas": self.expected_replicas,
+            "capacity_per_replica": self.capacity_per_replica,
+            "alerts": {"mode": self.alerts_mode, "latency_s": self.alert_latency_s},
+            "lab": asdict(self.lab) if self.lab else None,
+        }
+
+
+@dataclass(frozen=True)
+class Targets:
+    """All targets of a file, and which one is meant when none is named."""
+
+    specs: Mapping[str, TargetSpec]
+    default: str | None
+
+    def pick(self, name: str | None = None) -> TargetSpec:
+        """Return the target of that name, or the default. Raises UsageError."""
+        wanted = name or self.default
+        if wanted is None:
+            raise UsageError(f"several targets and no default_target; name one with --target: {', '.join(self.specs)}")
+        if wanted not in self.specs:
+            raise UsageError(f"unknown target {wanted!r}{nearest(wanted, self.specs)}")
+        return self.specs[wanted]
+
+
+def load_targets(path: Path | None = None, cwd: Path | None = None) -> Targets:
+    """Read the targets of that file, else of ./drill.yaml, else the built-in lab. Raises FileProblem."""
+    chosen = path or (cwd or Path.cwd()) / DEFAULT_FILE
+    if path is None and not chosen.exists():
+        return Targets({LAB: lab_target()}, LAB)
+    # Relative in error texts, as the user would type it.
+    return from_document(yamlfile.read(chosen if path else Path(DEFAULT_FILE) if cwd is None else chosen))
+
+
+def load_target(name: str | None = None, path: Path | None = None, cwd: Path | None = None) -> TargetSpec:
+    """Return one target: by name, or the default one. Raises FileProblem or UsageError (both 64)."""
+    return load_targets(path, cwd).pick(name)
+
+
+def from_document(document: Document) -> Targets:
+    """Check a targets file that is already read, every target in it. Raises FileProblem."""
+    top = validate(TargetsFile, document.data, document)
+    specs = {name: _spec(document, name) for name in top.targets}
+    default = top.default_target
+    if default is None:
+        default = next(iter(specs)) if len(specs) == 1 else LAB if LAB in specs else None
+    specs.setdefault(LAB, lab_target())  # always there, as without a file
+    if default is not None and default not in specs:
+        raise document.problem(("default_target",), f"unknown target '{default}'{nearest(default, specs)}")
+    return Targets(specs, default)
+
+
+def lab_target(file: TargetFile | None = None, name: str = LAB, document: Document | None = None) -> TargetSpec:
+    """Return the embedded lab as a target, with a file's options where it has some."""
+    file = file or TargetFile(kind="lab")
+    base = LabOptions()
+    options = LabOptions(
+        entry=file.entry or base.entry,
+        startup_s=base.startup_s if file.startup is None else file.startup,
+        port_base=file.port_base or base.port_base,
+    )
+    port = options.port_base + (0 if options.entry == "edge" else 1)
+    # Straight at the router nothing degrades: the edge does that.
+    degraded: Json = {"fallback_models": (LAB_FALLBACK,), "cached": LAB_CACHED} if options.entry == "edge" else {}
+    limits = file.limits or Limits(environment="lab")
+    if "allow_route_faults" not in limits.model_fields_set:
+        limits = limits.model_copy(update={"allow_route_faults": True})
+    if "environment" not in limits.model_fields_set:
+        limits = limits.model_copy(update={"environment": "lab"})
+    sla = file.sla
+    return TargetSpec(
+        name=name,
+        kind=LAB,
+        url=f"http://127.0.0.1:{port}/v1",
+        model=LAB_MODEL,
+        sla=Sla(
+            ttft=(sla and sla.ttft) or LAB_SLA.ttft,
+            e2e=(sla and sla.e2e) or LAB_SLA.e2e,
+            max_gap=(sla and sla.max_gap) or LAB_SLA.max_gap,
+            errors=LAB_SLA.errors if sla is None or sla.errors is None else sla.errors,
+        ),
+        limits=limits,
+        degradation=Degradation.model_validate(degraded),
+        alerts_mode=file.alerts.mode,
+        expected_replicas=LAB_REPLICAS,
+        alert_latency_s=LAB_ALERT_LATENCY_S,
+        lab=options,
+        document=document,
+    )
+
+
+def _spec(document: Document, name: str) -> TargetSpec:
+    key = ("targets", name)
+    file = validate(TargetFile, document.data["targets"][name], document, key)
+    if _kind(document, file, key) == LAB:
+        _refuse(document, file, key, _NOT_LAB, "the lab brings its own; remove it")
+        return lab_target(file, name, document)
+    _refuse(document, file, key, _LAB_ONLY, "is for the lab only; remove it")
+    return _declared(document, file, key, _kind(document, file, key), name)
+
+
+def _kind(document: Document, file: TargetFile, key: Key) -> str:
+    """Return the declared kind, or the one that its section shows."""
+    kind = file.kind or ("kubernetes" if file.kubernetes else "hosts" if file.hosts else None)
+    if kind is None:
+        raise document.problem(key, "needs `kind: lab`, or a section 'kubernetes' or 'hosts'")
+    if kind != LAB and not getattr(file, kind):
+        raise document.problem((*key, "kind"), f"kind {kind} needs the section '{kind}'")
+    return kind
+
+
+def _refuse(document: Document, file: TargetFile, key: Key, names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if name in file.model_fields_set:
+            raise document.problem((*key, name), why)
+
+
+def _declared(document: Document, file: TargetFile, key: Key, kind: str, name: str) -> TargetSpec:
+    """Return a target that somebody else runs: endpoint and SLA must be said."""
+    endpoint, sla = file.endpoint, file.sla
+    if endpoint is None:
+        raise document.problem(key, "the key 'endpoint' is missing")
+    if sla is None or sla.ttft is None or sla.e2e is None or sla.max_gap is None or sla.errors is None:
+        given = sla.model_fields_set if sla else frozenset[str]()
+        missing = [word for word in ("ttft", "e2e", "max_gap", "errors") if word not in given]
+        raise document.problem((*key, "sla"), f"say what users were promised; missing: {', '.join(missing)}")
+    return TargetSpec(
+        name=name,
+        kind=kind,
+        url=endpoint.url,
+        model=endpoint.model,
+        sla=Sla(sla.ttft, sla.e2e, sla.max_gap, sla.errors),
+        limits=file.limits or Limits(),
+        degradation=file.degradation or Degradation(),
+        api_key=endpoint.api_key,
+        alerts_mode=file.alerts.mode,
+        expected_replicas=len(file.hosts) if kind == "hosts" else None,
+        capacity_per_replica=file.capacity.per_replica if file.capacity else None,
+        alert_latency_s=file.prometheus.latency_s() if file.prometheus else None,
+        kubernetes=file.kubernetes,
+        hosts=file.hosts,
+        router=file.router,
+        prometheus=file.prometheus,
+        alertmanager=file.alertmanager,
+        document=document,
+    )

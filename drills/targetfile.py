@@ -1,0 +1,267 @@
+"""The shape of drill.yaml: pydantic models, one for each section."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from drills import windows
+from drills.errors import UsageError
+from drills.model import Bound
+from drills.params import Duration, DurationOrZero, Line, Params, Rate, Share
+from drills.units import parse_duration, shown
+from drills.validate import SECRET
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Secret(Params):
+    """Where a secret is, never the secret."""
+
+    env: str | None = None
+    file: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reference(cls, value: Any) -> Any:
+        """Refuse everything but a reference, without a word of what was found."""
+        patterns = {"env": r"[A-Za-z_][A-Za-z0-9_]*", "file": r"[^\x00-\x1f]+"}
+        if isinstance(value, dict) and len(value) == 1:
+            kind, where = next(iter(value.items()))
+            if kind in patterns and isinstance(where, str) and re.fullmatch(patterns[kind], where):
+                return value
+        raise PydanticCustomError(
+            SECRET, "a secret is never written into this file; write {{env: NAME}} or {{file: PATH}}"
+        )
+
+    def value(self) -> str:
+        """Return the secret itself. Raises UsageError that names the place, not the secret."""
+        if self.env is not None:
+            found = os.environ.get(self.env)
+            if not found:
+                raise UsageError(f"secret: the environment variable {self.env} is not set")
+            return found
+        path = Path(str(self.file)).expanduser()
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
+            raise UsageError(f"secret: {path} cannot be read: {reason}") from None
+
+
+def _url(value: Any) -> Any:
+    """Check an address. It may carry a password, so no error shows it."""
+    try:
+        parts = urlsplit(value) if isinstance(value, str) else None
+        good = parts is not None and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        parts, good = None, False
+    if parts is None or not good or not str(value).isprintable() or " " in str(value):
+        raise PydanticCustomError(SECRET, "is not an address; write for example http://host:8000/v1")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        what = "an address takes no user, password, query or fragment; secrets go into {{env: NAME}} or {{file: PATH}}"
+        raise PydanticCustomError(SECRET, what)
+    return str(value).rstrip("/")
+
+
+def _path(value: Any) -> Any:
+    if isinstance(value, str) and (not value.strip() or not value.isprintable() or value.startswith("-----")):
+        raise PydanticCustomError(SECRET, "is not a path; name the file that holds the key")
+    return value
+
+
+def _address(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9._:%-]+", value):
+        raise PydanticCustomError(SECRET, "is not a host name or IP address (no user, password or port)")
+    return value
+
+
+def _bound(value: Any) -> Any:
+    """Read `{p99: 1s}`."""
+    if isinstance(value, Bound):
+        return value
+    if not isinstance(value, dict) or len(value) != 1:
+        raise ValueError("one quantile and its bound are expected; write for example {p99: 1s}")
+    name, bound = next(iter(value.items()))
+    match = re.fullmatch(r"p([0-9]{1,2}(?:\.[0-9]{1,3})?)", name)
+    quantile = float(match[1]) / 100 if match else 0.0
+    if not 0 < quantile < 1:
+        raise ValueError(f"{shown(name)} is not a quantile between p0 and p100; write for example p99")
+    return Bound(round(quantile, 6), parse_duration(bound))
+
+
+Url = Annotated[str, BeforeValidator(_url)]
+KeyPath = Annotated[str, BeforeValidator(_path)]
+Address = Annotated[str, BeforeValidator(_address)]
+QuantileBound = Annotated[Bound, BeforeValidator(_bound)]
+
+
+class Endpoint(Params):
+    """Where the load goes."""
+
+    url: Url
+    model: Line
+    api_key: Secret | None = None
+
+
+class SlaFile(Params):
+    """What users were promised; the lab fills in what is not said."""
+
+    ttft: QuantileBound | None = None
+    e2e: QuantileBound | None = None
+    max_gap: QuantileBound | None = None
+    errors: Share | None = None
+
+
+class Kubernetes(Params):
+    """Where the replicas are in a cluster."""
+
+    context: Line | None = None
+    namespace: Line
+    selector: Line
+    container: Line | None = None
+    port: Port = 8000
+
+
+class GpuHost(Params):
+    """A GPU host that is reached over SSH."""
+
+    name: Line
+    address: Address
+    user: Line
+    key: KeyPath
+    unit: Line
+    port: Port = 8000
+    ssh_port: Port = 22
+    gpus: Literal["all"] | tuple[Line, ...] = "all"
+
+
+class Router(Params):
+    """The router in front of the replicas."""
+
+    kind: Literal["vllm-router", "other"]
+    metrics: Url | None = None
+
+
+class CachedHeader(Params):
+    """The response header that marks an answer from a cache."""
+
+    header: Line
+    value: Line
+
+
+class Degradation(Params):
+    """How a degraded answer is told from a full one."""
+
+    fallback_models: tuple[Line, ...] = ()
+    cached: CachedHeader | None = None
+
+
+class Prometheus(Params):
+    """Where metrics are, and how long an alert takes to fire at best."""
+
+    url: Url
+    bearer: Secret | None = None
+    scrape: Duration = 15.0
+    ramp: DurationOrZero = 0.0
+    evaluation: Duration = 15.0
+    for_: Annotated[DurationOrZero, Field(alias="for")] = 0.0
+
+    def latency_s(self) -> float:
+        """Return the seconds from the fault to a firing alert, at worst scheduling."""
+        return self.scrape + self.ramp + self.evaluation + self.for_
+
+
+class Alertmanager(Params):
+    """Where notifications are."""
+
+    url: Url
+    bearer: Secret | None = None
+
+
+class Alerts(Params):
+    """Whether a drill's alerts page people, or are silenced for the victim."""
+
+    mode: Literal["page", "observe"] = "page"
+
+
+class Capacity(Params):
+    """What one replica can serve, for the headroom rule."""
+
+    per_replica: Rate
+
+
+def _window(value: Any) -> Any:
+    if isinstance(value, str):
+        windows.parse_window(value)
+    return value
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, str):
+        windows.parse_freeze(value)
+    return value
+
+
+def _label(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9_./-]+=[A-Za-z0-9_.-]*", value):
+        raise ValueError(f"{shown(value)} is not a label; write for example tier=critical")
+    return value
+
+
+class Limits(Params):
+    """What a drill may not do at this target."""
+
+    environment: Literal["lab", "development", "test", "staging", "production"] = "staging"
+    min_healthy: Annotated[int, Field(ge=0)] = 1
+    max_victims: Share = 0.34
+    allow_route_faults: bool = False
+    windows: tuple[Annotated[Line, BeforeValidator(_window)], ...] = ()
+    freeze: tuple[Annotated[Line, BeforeValidator(_freeze)], ...] = ()
+    protect: tuple[Annotated[Line, BeforeValidator(_label)], ...] = ()
+    stop_if: tuple[Line, ...] = ()
+
+    @model_validator(mode="after")
+    def _production_can_stop(self) -> Self:
+        if self.environment == "production" and not (self.windows and self.stop_if):
+            raise ValueError("environment production needs 'windows' and 'stop_if'")
+        return self
+
+
+class TargetFile(Params):
+    """One target. Which keys it needs depends on its kind."""
+
+    kind: Literal["lab", "kubernetes", "hosts"] | None = None
+    entry: Literal["edge", "router"] | None = None
+    startup: DurationOrZero | None = None
+    port_base: Annotated[int, Field(ge=1024, le=65000)] | None = None
+    endpoint: Endpoint | None = None
+    sla: SlaFile | None = None
+    kubernetes: Kubernetes | None = None
+    hosts: tuple[GpuHost, ...] = ()
+    router: Router | None = None
+    degradation: Degradation | None = None
+    prometheus: Prometheus | None = None
+    alertmanager: Alertmanager | None = None
+    alerts: Alerts = Alerts()
+    capacity: Capacity | None = None
+    limits: Limits | None = None
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", value):
+        raise ValueError(f"{shown(value)} is not a name of a target: letters, digits, . _ -")
+    return value
+
+
+class TargetsFile(Params):
+    """drill.yaml."""
+
+    default_target: str | None = None
+    targets: Annotated[dict[Annotated[str, BeforeValidator(_name)], Any], Field(min_length=1)]
