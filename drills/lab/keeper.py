@@ -1,0 +1,100 @@
+"""The parent of the supervisor. It holds the lab's lock, adopts every orphan, and ends last.
+
+    keeper ── supervisor ── engines ── EngineCores
+                         └─ proxies, router, edge, exporter, Prometheus, Alertmanager
+
+However the supervisor ends, SIGKILL included, its descendants become the keeper's, and the keeper ends them. When the
+keeper is the one that ends, the supervisor is told to stop and does the same in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from drills.access import procs
+from drills.lab import processes
+
+LOCK = "lock"
+END_TIMEOUT_S = 10.0
+
+
+def locked(folder: Path) -> bool:
+    """Whether a lab lives in the folder (starting and ending ones included)."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def holder(folder: Path) -> tuple[int, int] | None:
+    """Return (pid, start) of the keeper that wrote itself into the lock, None when it is gone."""
+    try:
+        held = json.loads((folder / LOCK).read_text())
+        pid, start = int(held["pid"]), int(held["start"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return (pid, start) if procs.alive(pid, start) else None
+
+
+def keep(folder: Path, supervise: Callable[[], int]) -> int:
+    """Run `supervise` in a child and return its exit status once nothing of the lab is left; 1 when one is running."""
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 1
+    os.ftruncate(lock, 0)
+    os.write(lock, json.dumps({"pid": os.getpid(), "start": procs.start(os.getpid())}).encode())
+    processes.adopt_orphans()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        processes.die_with_parent(signal.SIGTERM)
+        os._exit(supervise())
+    for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(sig, lambda *_: _tell(child))
+    status = _wait_for(child)
+    _end_all()
+    return status
+
+
+def _tell(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGTERM)
+
+
+def _wait_for(child: int) -> int:
+    """Reap whatever ends until the supervisor does."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _end_all() -> None:
+    """Kill and reap every descendant; new orphans arrive here while their parents end."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while time.monotonic() < deadline:
+        for pid in procs.children(os.getpid()):
+            if (start := procs.start(pid)) is not None:
+                procs.signal(pid, start, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.02)

@@ -1,0 +1,235 @@
+"""Takes labs up and down. What `drill lab up|down|status` and a run use.
+
+A lab is one folder (`config.lab_dir()`), and there is one lab to a folder. It is started detached and outlives
+whoever started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import drills
+from drills.access import procs
+from drills.errors import DrillError, Refused
+from drills.lab import client, config, keeper, monitoring, processes, router
+from drills.lab.client import Lab
+from drills.lab.config import LabConfig
+from drills.model import Json
+
+DOWN_TIMEOUT_S = 25.0
+POLL_S = 0.05
+FOLDERS = ("log", "gates", "ledger", "bin")
+
+Echo = Callable[[str], None]
+
+
+def find(folder: Path | None = None) -> Lab | None:
+    """Return the lab that is up in the folder, None when there is none; a lab.json of a dead lab does not count."""
+    lab = client.read(folder or config.lab_dir())
+    return lab if lab is not None and lab.alive else None
+
+
+def status(folder: Path | None = None) -> Json | None:
+    """Return {lab, replicas, processes} of the lab that is up; None when there is none."""
+    lab = find(folder)
+    return None if lab is None else {"lab": lab.data, **lab.control().status()}
+
+
+def up(
+    settings: LabConfig,
+    owner: str = "user",
+    wait_s: float | None = None,
+    echo: Echo = print,
+    folder: Path | None = None,
+) -> Lab:
+    """Start a lab and return it once all of it is up.
+
+    `owner` is "user" or "run:ID"; a run's lab ends by itself ten minutes after it was last touched. `wait_s` bounds
+    the start (default: what its replicas may take, and a minute). Refused, with everything taken down, when it cannot
+    come up.
+    """
+    folder = folder or config.lab_dir()
+    _refuse_impossible(settings, folder)
+    lives_s = config.RUN_LIVES_S if owner.startswith("run:") and settings.lives_s is None else settings.lives_s
+    settings = dataclasses.replace(settings, owner=owner, lives_s=lives_s)
+    try:
+        _prepare(folder, settings)
+        process = _launch(folder)
+    except OSError as error:
+        raise Refused(
+            f"lab: {error.filename or folder}: {error.strerror}; choose another folder with DRILL_LAB_DIR"
+        ) from None
+    if settings.monitoring and not monitoring.binaries().complete:
+        echo(f"lab: note: Prometheus or Alertmanager not found, alerts cannot be judged: {monitoring.INSTALL}")
+    try:
+        lab = _follow(folder, process, wait_s or settings.ready_deadline_s + 60, echo)
+    except BaseException:
+        _end(folder)
+        raise
+    for note in lab.data["notes"]:
+        echo(f"lab: note: {note}")
+    return lab
+
+
+def down(folder: Path | None = None) -> bool:
+    """Take the lab down and wait until nothing of it is left; False when there was none."""
+    folder = folder or config.lab_dir()
+    was_there = keeper.locked(folder) or bool(_leftovers(folder))
+    _end(folder)
+    return was_there
+
+
+# ---- before the start ----------------------------------------------------------------------------------
+
+
+def _refuse_impossible(settings: LabConfig, folder: Path) -> None:
+    if sys.platform != "linux":
+        raise Refused(f"lab: needs Linux (this is {sys.platform}); name a target of your own in drill.yaml")
+    router.executable()
+    if (lab := find(folder)) is not None:
+        raise Refused(
+            f"lab: already up in {folder} (pid {lab.pid}, ports from {lab.data['port_base']}); "
+            "use it, or take it down with `drill lab down`"
+        )
+    if keeper.locked(folder):
+        raise Refused(f"lab: one is starting or ending in {folder}; wait for it, or `drill lab down`")
+    for port, name in settings.all_ports().items():
+        if processes.taken(port):
+            held = processes.listener(port)
+            by = f" by pid {held[0]} ({held[1]})" if held else ""
+            raise Refused(
+                f"lab: port {port} ({name}) is taken{by}; choose other ports with --port-base N "
+                f"(N to N+{max(settings.all_ports()) - settings.port_base} must be free)"
+            )
+
+
+def _prepare(folder: Path, settings: LabConfig) -> None:
+    """Make the folder, without anything of the lab before (OSError when it cannot be written)."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _sweep(folder)
+    for name in FOLDERS:
+        (folder / name).mkdir(exist_ok=True)
+    for old in (folder / "lab.json", folder / "progress.ndjson", *folder.glob("log/*"), *folder.glob("ledger/*")):
+        old.unlink(missing_ok=True)
+    secret = folder / "token"
+    secret.unlink(missing_ok=True)
+    secret.touch(mode=0o600)
+    secret.write_text(secrets.token_hex(16))
+    (folder / "id").write_text(secrets.token_hex(8))
+    (folder / "config.json").write_text(json.dumps(settings.to_json(), indent=2) + "\n")
+
+
+def _launch(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the keeper in a session of its own: it outlives this process and its terminal."""
+    root = str(Path(drills.__file__).parents[1])
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        "DRILL_TOOLS": str(monitoring.tools_dir()),
+        processes.MARK: (folder / "id").read_text(),
+    }
+    with (folder / "log" / "supervisor.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "drills.lab.supervisor", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=env,
+            start_new_session=True,
+        )
+
+
+# ---- the start -----------------------------------------------------------------------------------------
+
+
+def _follow(folder: Path, process: subprocess.Popen[bytes], wait_s: float, echo: Echo) -> Lab:
+    """Pass on what the supervisor says until the lab is up (Refused when it does not come up)."""
+    deadline, seen = time.monotonic() + wait_s, 0
+    while True:
+        over = process.poll() is not None
+        lines = _progress(folder)
+        for line in lines[seen:]:
+            if "say" in line:
+                echo(f"lab: {line['say']}")
+            elif "failed" in line:
+                raise Refused(f"lab: {line['failed']}")
+            elif (lab := find(folder)) is not None:
+                echo(f"lab: up, users come in at {lab.url}")
+                return lab
+        seen = len(lines)
+        if over:
+            log = folder / "log" / "supervisor.log"
+            raise Refused(f"lab: the supervisor ended while starting: {processes.last_line(log)} (see {log})")
+        if time.monotonic() > deadline:
+            raise Refused(f"lab: not up within {wait_s:g} s and taken down again; see {folder / 'log'}")
+        time.sleep(POLL_S)
+
+
+def _progress(folder: Path) -> list[Json]:
+    """Return the complete lines of the supervisor's account of the start."""
+    try:
+        text = (folder / "progress.ndjson").read_text()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+# ---- the end -------------------------------------------------------------------------------------------
+
+
+def _end(folder: Path) -> None:
+    """End what lives in the folder: politely, then by force; then whatever still carries the lab's mark."""
+    lab = find(folder)
+    if lab is not None:
+        with contextlib.suppress(DrillError):
+            lab.control().down()
+    if keeper.locked(folder) and (held := keeper.holder(folder)) is not None:
+        if lab is None:
+            procs.signal(*held, signal.SIGTERM)
+        if not _wait_unlocked(folder, DOWN_TIMEOUT_S):
+            _kill_supervisor(held[0])
+            _wait_unlocked(folder, keeper.END_TIMEOUT_S)
+    _sweep(folder)
+    (folder / "lab.json").unlink(missing_ok=True)
+
+
+def _kill_supervisor(keeper_pid: int) -> None:
+    """Kill the keeper's children; it then ends all that is left, and itself."""
+    for pid in procs.children(keeper_pid):
+        if (start := procs.start(pid)) is not None:
+            procs.signal(pid, start, signal.SIGKILL)
+
+
+def _wait_unlocked(folder: Path, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while keeper.locked(folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _leftovers(folder: Path) -> list[tuple[int, int]]:
+    """Return the processes that carry the lab's mark though its keeper is gone."""
+    try:
+        lab_id = (folder / "id").read_text()
+    except OSError:
+        return []
+    return processes.marked(lab_id) if lab_id and not keeper.locked(folder) else []
+
+
+def _sweep(folder: Path) -> None:
+    """Kill leftovers: a keeper and a supervisor killed at the same instant leave EngineCores behind."""
+    for pid, start in _leftovers(folder):
+        procs.signal(pid, start, signal.SIGKILL)

@@ -1,0 +1,127 @@
+"""The parts of a lab: where each lives, and its command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from drills.lab import router
+from drills.lab.config import SLA, LabConfig
+from drills.lab.replicas import Spec
+from drills.model import Json
+
+
+def python(module: str, *args: str) -> list[str]:
+    """Return the command line of one of our own modules; -P keeps the working directory off its path."""
+    return [sys.executable, "-P", "-m", module, *args]
+
+
+def url(port: int) -> str:
+    """Return the URL of a port of the lab."""
+    return f"http://127.0.0.1:{port}"
+
+
+def make_gpus(folder: Path, config: LabConfig) -> tuple[list[Json], list[str]]:
+    """Make the GPUs anew and what reads them; returns them and notes on what is missing."""
+    from drills.lab.gpu import state
+
+    gpus = state.create(folder / "gpu", count=config.gpus, seed=config.seed)
+    return gpus, []
+
+
+def exporter_argv(folder: Path, config: LabConfig) -> list[str]:
+    """Return the GPU exporter's command line."""
+    return python("drills.lab.gpu.exporter", f"--port={config.ports.dcgm}", f"--state={folder / 'gpu' / 'state.json'}")
+
+
+def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json) -> Spec:
+    """Return what does not change about replica `index`."""
+    ports, name = config.ports, config.names[index]
+    primary = index < config.replicas
+    model = config.model if primary else config.fallback_model
+    extra: Sequence[str] = config.engine_args if primary else config.fallback_engine_args
+    argv = python(
+        "drills.lab.engine.server",
+        f"--port={ports.engine(index)}",
+        f"--model={model}",
+        f"--name={name}",
+        f"--startup-s={config.startup_s}",
+        f"--gpu-device={gpu['device']}",
+        f"--gpu-uuid={gpu['uuid']}",
+        f"--seed={config.seed + index}",
+        *extra,
+    )
+    return Spec(
+        name=name,
+        role="primary" if primary else "fallback",
+        model=model,
+        argv=tuple(argv),
+        log=folder / "log" / f"{name}.log",
+        gate=folder / "gates" / f"{name}.lock",
+        gpus=(gpu["uuid"],),
+        engine=url(ports.engine(index)),
+        proxy=url(ports.proxy(index)),
+        proxy_control=url(ports.proxy_control(index)),
+        ledger=folder / "ledger" / f"{name}.ndjson",
+        restart=config.restart,
+    )
+
+
+def proxy_argv(spec: Spec, config: LabConfig, index: int) -> list[str]:
+    """Return the command line of the ledger proxy in front of a replica."""
+    ports = config.ports
+    return python(
+        "drills.proxy",
+        f"--listen=127.0.0.1:{ports.proxy(index)}",
+        f"--upstream=127.0.0.1:{ports.engine(index)}",
+        f"--control=127.0.0.1:{ports.proxy_control(index)}",
+        f"--ledger={spec.ledger}",
+        f"--name={spec.name}",
+        f"--role={spec.role}",
+        f"--model={spec.model}",
+        f"--health={config.proxy_health}",
+    )
+
+
+def router_argv(config: LabConfig) -> list[str]:
+    """Return the router's command line; it knows the primaries by their proxies."""
+    workers = [url(config.ports.proxy(index)) for index in range(config.replicas)]
+    return router.argv(config.ports.router, config.ports.router_metrics, workers, config.router_args)
+
+
+def edge_argv(config: LabConfig) -> list[str]:
+    """Return the edge's command line; its fallback is the small model, past the router."""
+    return python(
+        "drills.lab.edge",
+        f"--port={config.ports.edge}",
+        f"--router={url(config.ports.router)}",
+        f"--model={config.model}",
+        f"--fallback={url(config.ports.proxy(config.replicas))}",
+        f"--fallback-model={config.fallback_model}",
+        f"--first-token-deadline-ms={config.first_token_deadline_ms}",
+        f"--sla-ttft-s={SLA.ttft.value_s}",
+        *config.edge_args,
+    )
+
+
+def addresses(folder: Path, config: LabConfig, *, monitored: bool) -> Json:
+    """Return the part of lab.json that follows from the config."""
+    ports = config.ports
+    library = folder / "gpu" / "lib" / "libnvidia-ml.so.1"
+    return {
+        "port_base": config.port_base,
+        "control": url(ports.control),
+        "entry": {"edge": url(ports.edge), "router": url(ports.router), "use": config.entry},
+        "router_metrics": f"{url(ports.router_metrics)}/metrics",
+        "prometheus": url(ports.prometheus) if monitored else None,
+        "alertmanager": url(ports.alertmanager) if monitored else None,
+        "dcgm": f"{url(ports.dcgm)}/metrics",
+        "model": config.model,
+        "fallback_models": [config.fallback_model],
+        "nvidia_smi": str(folder / "bin" / "nvidia-smi"),
+        "nvml_lib": str(library) if library.exists() else None,
+        "capacity_per_replica": config.capacity_per_replica,
+        "expected_replicas": config.replicas,
+        "defect": config.defect,
+    }

@@ -1,0 +1,313 @@
+"""The lab's supervisor: starts everything in order, keeps it running, and ends it all. `python -m … LABDIR`.
+
+It is told what to do by LABDIR/config.json, says how the start goes in LABDIR/progress.ndjson, and writes
+LABDIR/lab.json when all of it is up. What it is told later comes over the control API (`control.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from drills.access import procs
+from drills.errors import DrillError
+from drills.lab import client, control, keeper, monitoring, parts, processes, router
+from drills.lab.config import LabConfig, load
+from drills.lab.control import Feed
+from drills.lab.processes import Child
+from drills.lab.replicas import Replica
+from drills.model import Json
+
+PART_TIMEOUT_S = 30.0
+END_GRACE_S = 3.0
+RESTART_DELAY_S = 1.0
+
+
+class StartError(Exception):
+    """The lab could not come up; the text says which part and why."""
+
+
+class Supervisor:
+    """One lab. `run` returns when it has ended and nothing of it is left."""
+
+    def __init__(self, folder: Path, config: LabConfig) -> None:
+        self.dir, self.config = folder, config
+        self.replicas: dict[str, Replica] = {}
+        self.events, self.notifications = Feed(), Feed()
+        self.notes: list[str] = []
+        self._token = (folder / "token").read_text()
+        self._programs = monitoring.binaries()
+        self._children: dict[str, Child] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._up = False
+        self._deadline: float | None = None
+        self.own(config.owner, config.lives_s)
+
+    # ---- what the control API asks for ---------------------------------------------------------------
+
+    def processes(self) -> list[Json]:
+        """Return [{name, pid, start}] of everything that is no replica."""
+        return [{"name": c.name, "pid": c.pid, "start": c.start} for c in self._children.values()]
+
+    def own(self, owner: str, lives_s: float | None) -> None:
+        """Change owner and life; lab.json follows."""
+        self._owner, self._lives_s = owner, lives_s
+        self.touch()
+        if self._up:
+            self._write_lab_json({**json.loads((self.dir / "lab.json").read_text()), "owner": owner})
+
+    def touch(self) -> None:
+        """Start the remaining life afresh."""
+        self._deadline = None if self._lives_s is None else time.monotonic() + self._lives_s
+
+    def stop(self) -> None:
+        """Begin to take everything down."""
+        self._stop.set()
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Start, live, end. Returns 0, or 1 when the lab could not come up."""
+        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(sig, self.stop)
+        failed = None
+        async with aiohttp.ClientSession() as self._http:
+            try:
+                await self._until_stopped(self._start())
+                await self._live()
+            except (StartError, DrillError, OSError) as error:
+                failed = str(error)
+            finally:
+                await self._end()
+        if failed is not None or not self._up:
+            self.progress(failed=failed or "was told to stop before it was up")
+            return 1
+        return 0
+
+    def progress(self, **line: Any) -> None:
+        """Tell whoever waits for the start: say, up or failed."""
+        with contextlib.suppress(OSError), (self.dir / "progress.ndjson").open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+    async def _until_stopped(self, starting: Awaitable[None]) -> None:
+        """Await the start; StartError when a part fails, return early when told to stop."""
+        start = asyncio.ensure_future(starting)
+        stop = asyncio.create_task(self._stop.wait())
+        first: set[asyncio.Future[Any]] = {start, stop, self._failure}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not start.done():
+            start.cancel()
+            await asyncio.gather(start, return_exceptions=True)
+            if self._failure.done():
+                raise StartError(self._failure.result())
+            return
+        start.result()
+
+    async def _live(self) -> None:
+        """Stay until told to stop or until nobody has touched the lab for as long as it lives."""
+        while not self._stop.is_set():
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), 0.5)
+
+    async def _end(self) -> None:
+        (self.dir / "lab.json").unlink(missing_ok=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        replicas = [r.child for r in self.replicas.values() if r.child is not None]
+        left = [*self._children.values(), *replicas]
+        await asyncio.gather(*(processes.end_session(c.pid, grace_s=END_GRACE_S) for c in left))
+
+    # ---- the start, in order -------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        c = self.config
+        self.progress(say=f"starting {c.replicas} x {c.model} and 1 x {c.fallback_model}, about {c.startup_s:g} s")
+        await self._serve()
+        gpus, gpu_notes = parts.make_gpus(self.dir, c)
+        self.notes += gpu_notes
+        await self._run_part("gpu-exporter", parts.exporter_argv(self.dir, c), c.ports.dcgm)
+        if self._monitoring():
+            monitoring.write(self.dir / "monitoring", c, self.dir / "token")
+        await self._start_replicas(gpus)
+        await self._run_part("router", parts.router_argv(c), c.ports.router, path="/health")
+        await self._run_part("edge", parts.edge_argv(c), c.ports.edge)
+        self.progress(say=f"router {router.version()} and edge up")
+        if self._monitoring():
+            await self._start_monitoring()
+        self._write_lab_json(await self._describe())
+        self._up = True
+        self.progress(up=True)
+
+    async def _serve(self) -> None:
+        runner = web.AppRunner(control.app(self, self._token), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.config.ports.control).start()
+
+    async def _start_replicas(self, gpus: Sequence[Json]) -> None:
+        for index, name in enumerate(self.config.names):
+            spec = parts.replica_spec(self.dir, self.config, index, gpus[index % len(gpus)])
+            self.replicas[name] = Replica(spec, self._http, self._tell)
+            self._spawn_task(self.replicas[name].run())
+            await self._run_part(
+                f"proxy-{name}", parts.proxy_argv(spec, self.config, index), self.config.ports.proxy(index)
+            )
+        began, waiting = time.monotonic(), set(self.replicas)
+        while waiting:
+            for name in sorted(waiting):
+                if self.replicas[name].ready:
+                    waiting.remove(name)
+                    self.progress(say=f"{name} ready after {time.monotonic() - began:.1f} s")
+            if waiting and time.monotonic() - began > self.config.ready_deadline_s:
+                name = min(waiting)
+                raise StartError(
+                    f"{name} did not become ready within {self.config.ready_deadline_s:g} s"
+                    f"{_because(self.replicas[name].spec.log)}"
+                )
+            await asyncio.sleep(0.05)
+
+    def _monitoring(self) -> bool:
+        return self.config.monitoring and self._programs.complete
+
+    async def _start_monitoring(self) -> None:
+        """Start Alertmanager and Prometheus only now: replicas that are still starting would count as down."""
+        folder, ports = self.dir / "monitoring", self.config.ports
+        assert self._programs.prometheus is not None
+        assert self._programs.alertmanager is not None
+        await self._run_part(
+            "alertmanager",
+            monitoring.alertmanager_argv(self._programs.alertmanager, folder, self.config),
+            ports.alertmanager,
+            path="/-/ready",
+        )
+        await self._run_part(
+            "prometheus",
+            monitoring.prometheus_argv(self._programs.prometheus, folder, self.config),
+            ports.prometheus,
+            path="/-/ready",
+        )
+        wanted = len(self.replicas)
+        await self._within("prometheus", lambda: self._scraped(wanted))
+        self.progress(say=f"Prometheus sees {wanted} of {wanted} replicas, Alertmanager up")
+
+    async def _scraped(self, wanted: int) -> bool:
+        url = f"http://127.0.0.1:{self.config.ports.prometheus}/api/v1/query"
+        query = {"query": f'count(up{{job="vllm"}} == 1) == {wanted} and on () count(up == 1) == {wanted + 3}'}
+        async with self._http.get(url, params=query, timeout=aiohttp.ClientTimeout(total=2)) as answer:
+            return bool((await answer.json())["data"]["result"])
+
+    # ---- parts ---------------------------------------------------------------------------------------
+
+    async def _run_part(self, name: str, argv: Sequence[str], port: int, path: str | None = None) -> None:
+        """Start a part, keep it running, and wait until it listens (and answers 200 on `path`)."""
+        self._spawn_task(self._keep(name, argv))
+        await self._within(name, lambda: self._answers(port, path))
+
+    async def _answers(self, port: int, path: str | None) -> bool:
+        if path is None:
+            _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 1)
+            writer.close()
+            return True
+        url = f"http://127.0.0.1:{port}{path}"
+        async with self._http.get(url, timeout=aiohttp.ClientTimeout(total=2)) as answer:
+            return answer.status == 200
+
+    async def _within(self, name: str, test: Callable[[], Awaitable[bool]]) -> None:
+        deadline = time.monotonic() + PART_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError, TimeoutError, aiohttp.ClientError):
+                if await test():
+                    return
+            await asyncio.sleep(0.1)
+        raise StartError(f"{name} did not come up within {PART_TIMEOUT_S:g} s{_because(self._log(name))}")
+
+    async def _keep(self, name: str, argv: Sequence[str]) -> None:
+        """Run a part that has no state worth telling; start it again when it ends."""
+        while True:
+            child = self._children[name] = processes.spawn(name, argv, self._log(name))
+            status = await processes.ended(child)
+            await processes.end_session(child.pid, grace_s=0.0)
+            self._ended_early(name, status, child.log)
+            await asyncio.sleep(RESTART_DELAY_S)
+
+    def _tell(self, event: Json) -> None:
+        self.events.add(event)
+        if event["change"] == "gone":
+            status = event["signal"] or event["code"]
+            self._ended_early(event["replica"], status, self.replicas[event["replica"]].spec.log)
+
+    def _ended_early(self, name: str, status: int | str, log: Path) -> None:
+        """Before the lab is up, a part that ends is a reason to give up."""
+        if not self._up and not self._failure.done():
+            self._failure.set_result(f"{name} ended ({status}) while the lab was starting{_because(log)}")
+
+    def _spawn_task(self, work: Any) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def _log(self, name: str) -> Path:
+        return self.dir / "log" / f"{name}.log"
+
+    # ---- lab.json ------------------------------------------------------------------------------------
+
+    async def _describe(self) -> Json:
+        monitored = self._monitoring()
+        if self.config.monitoring and not monitored:
+            self.notes.append(f"Prometheus or Alertmanager not found: alerts cannot be judged; {monitoring.INSTALL}")
+        async with self._http.get(f"{self.replicas[self.config.names[0]].spec.engine}/version") as answer:
+            versions = {"vllm": str((await answer.json())["version"]), "vllm-router": router.version()}
+        versions["python"] = platform.python_version()
+        if monitored:
+            versions["prometheus"] = monitoring.version(str(self._programs.prometheus))
+            versions["alertmanager"] = monitoring.version(str(self._programs.alertmanager))
+        return {
+            "pid": os.getpid(),
+            "start": procs.start(os.getpid()),
+            "boot_id": client.boot_id(),
+            "owner": self._owner,
+            "dir": str(self.dir),
+            "token_file": str(self.dir / "token"),
+            "versions": versions,
+            "notes": self.notes,
+            **parts.addresses(self.dir, self.config, monitored=monitored),
+        }
+
+    def _write_lab_json(self, data: Json) -> None:
+        new = self.dir / ".lab.json"
+        new.write_text(json.dumps(data, indent=2) + "\n")
+        new.replace(self.dir / "lab.json")
+
+
+def _because(log: Path) -> str:
+    line = processes.last_line(log)
+    return f": {line} (see {log})" if line else f" (see {log})"
+
+
+def supervise(folder: Path) -> int:
+    """Run the supervisor of the lab in that folder to its end."""
+
+    async def main() -> int:
+        return await Supervisor(folder, load(folder / "config.json")).run()
+
+    return asyncio.run(main())
+
+
+if __name__ == "__main__":
+    lab_folder = Path(sys.argv[1])
+    sys.exit(keeper.keep(lab_folder, lambda: supervise(lab_folder)))
