@@ -6,5 +6,13 @@ from typing import Any
 
 from drills.faults.noop import Noop
 from drills.faults.pod_kill import PodKill
+from drills.model import Fault, Receipt
 
 FAULTS: dict[str, Any] = {fault.name: fault for fault in (Noop, PodKill)}
+
+
+def for_receipt(receipt: Receipt, kind: str) -> Fault:
+    """Return the fault that wrote a receipt, able to revert it from any process."""
+    made = FAULTS[receipt.fault]
+    fault: Fault = made(made.Params.model_validate(receipt.params), kind)
+    return fault

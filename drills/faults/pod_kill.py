@@ -29,7 +29,7 @@ class PodKill:
     effect: ClassVar[bool] = True
 
     class Params(FaultParams):
-        """how: which death (required), one value or one per kind of target; grace_s applies to delete."""
+        """how: which death (required), one value or one per kind of target."""
 
         how: How | dict[str, How]
 
@@ -60,11 +60,11 @@ class PodKill:
             target=target.name,
             host=target.control_host().name,
             victims=tuple(pinned(v) for v in victims),
-            prior={"bystanders": bystanders(target, victims)},
+            prior={"bystanders": bystanders(target, victims), "how": self.how},
             holds=(),
             undo=(),
             deadline_s=deadline_s,
-            params={"how": self.how, "grace_s": GRACE_S if self.how == "delete" else 0.0},
+            params=self.params.model_dump(),
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
@@ -74,12 +74,12 @@ class PodKill:
             if replica is None:
                 raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was killed")
             ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [replica.name], "how": self.how})
-            self._kill(target, replica, receipt)
+            self._kill(target, replica)
             ctx.tell("inject.step", {"receipt": receipt.id, "step": f"{self.how}.sent", "ok": True})
 
-    def _kill(self, target: Target, replica: Replica, receipt: Receipt) -> None:
+    def _kill(self, target: Target, replica: Replica) -> None:
         if self.how != "kill-process":
-            cast("CanDelete", target).delete_replica(replica, grace_s=receipt.params["grace_s"])
+            cast("CanDelete", target).delete_replica(replica, grace_s=GRACE_S if self.how == "delete" else 0.0)
             return
         host = target.host(replica.host)
         # The engine first: an API server killed alone would leave it behind.

@@ -1,0 +1,141 @@
+"""What a person sees while a drill runs: a live panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from drills.model import Json
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+PLAIN_INTERVAL_S = 10.0
+REFRESH_PER_S = 4
+LINES_KEPT = 8
+
+
+class PlainView:
+    """One line for everything that matters, and one every ten seconds; for logs and pipes."""
+
+    def __init__(self) -> None:
+        self.current = ""
+        self.next_mono = 0.0
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def phase(self, phase: str, planned_s: float) -> None:
+        """Say that a phase begins."""
+        self.current = phase
+        self.next_mono = time.monotonic() + PLAIN_INTERVAL_S
+        self.say(f"phase {phase}, {'up to ' if phase == 'recovery' else ''}{planned_s:.0f} s")
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        print(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}", flush=True)
+
+    def tick(self, now: Json) -> None:
+        """Print the state every ten seconds."""
+        if time.monotonic() < self.next_mono:
+            return
+        self.next_mono = time.monotonic() + PLAIN_INTERVAL_S
+        left = f"{now['left_s']:.0f} s left" if now["left_s"] is not None else "working"
+        self.say(f"{self.current}: {left}; " + "; ".join(f"{name} {value}" for name, value in figures(now)))
+
+
+class LiveView:
+    """A panel that is redrawn in place."""
+
+    def __init__(self, title: str, console: Console) -> None:
+        from rich.live import Live
+
+        self.title, self.console = title, console
+        self.name, self.planned_s, self.now = "starting", 0.0, {}
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.live = Live(get_renderable=self._draw, console=console, refresh_per_second=REFRESH_PER_S)
+
+    def __enter__(self) -> LiveView:
+        self.live.__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        self.live.__exit__(*problem)
+
+    now: Json
+
+    def phase(self, phase: str, planned_s: float) -> None:
+        """Begin a phase."""
+        self.name, self.planned_s = phase, planned_s
+        self.say(f"phase {phase}")
+
+    def say(self, text: str) -> None:
+        """Add one line under the figures."""
+        self.lines.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
+
+    def tick(self, now: Json) -> None:
+        """Take the present state; the panel redraws itself."""
+        self.now = now
+
+    def _draw(self) -> RenderableType:
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        left = self.now.get("left_s")
+        done = 0.0 if left is None else max(0.0, self.planned_s - left)
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(self.name, style="bold"),
+            ProgressBar(total=self.planned_s or 1, completed=done, width=40),
+            Text("" if left is None else f"{left:.0f} s left"),
+        )
+        values = Table.grid(padding=(0, 3))
+        for _ in range(4):
+            values.add_column()
+        cells = [f"{name} {value}" for name, value in figures(self.now)] if self.now else []
+        for i in range(0, len(cells), 4):
+            values.add_row(*[Text(c, style=_style(c)) for c in cells[i : i + 4]])
+        return Panel(Group(head, values, *[Text(line, style="dim") for line in self.lines]), title=self.title)
+
+
+def figures(now: Json) -> list[tuple[str, str]]:
+    """Return the figures of the present state as (name, value)."""
+    beat = now.get("beat") or {}
+    second = beat.get("second", {})
+    bad = sum(n for outcome, n in beat.get("outcomes", {}).items() if outcome not in ("ok", "degraded"))
+    degraded = beat.get("outcomes", {}).get("degraded", 0)
+    return [
+        ("offered", f"{second.get('drawn', 0)}/s"),
+        ("achieved", f"{second.get('ended', 0)}/s"),
+        ("errors", f"{bad}" + (f" (+{degraded} degraded)" if degraded else "")),
+        ("open", f"{beat.get('open', 0)}"),
+        ("TTFT p50", _ms(beat.get("ttft_p50_ms"))),
+        ("TTFT p99", _ms(beat.get("ttft_p99_ms"))),
+        ("ready", f"{now.get('ready', 0)}/{now.get('expected', 0)}"),
+        ("fault", f"ON {now['fault']}" if now.get("fault") else "off"),
+    ]
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} ms"
+
+
+def _style(cell: str) -> str:
+    return "bold red" if cell.startswith("fault ON") else ""
+
+
+def view(title: str) -> PlainView | LiveView:
+    """Return the view that suits standard output."""
+    if not sys.stdout.isatty():
+        return PlainView()
+    from rich.console import Console
+
+    return LiveView(title, Console())
