@@ -1,0 +1,171 @@
+"""The ledger-and-delay proxy: one replica behind it, every attempt on record, faults on command.
+
+    router ──► Link (one client connection) ──► Upstream (its own connection to the replica)
+
+What a client sees through it is what it would see without it: bytes are passed on as they come, refused and RST
+stay RST (never a status), FIN stays FIN. A client that goes away, also by half-closing, takes its upstream
+connection with it, so that the engine aborts. The one exception is chosen on the command line: `--health honest`
+answers GET /health by a real one-token completion.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from drills.errors import DrillError, Refused
+from drills.ledger import Ledger
+from drills.model import Json
+from drills.proxy_control import Control, HonestHealth
+from drills.proxy_faults import Faults
+from drills.proxy_link import Link
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    listen: Address
+    upstream: Address
+    control: Address
+    ledger: Path
+    name: str
+    role: str
+    model: str
+    health: str
+
+
+class Proxy:
+    """Listens for clients and for commands; owns the faults, the ledger and the links."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.upstream = options.upstream
+        self.faults = Faults()
+        self.links: set[Link] = set()
+        self.ledger = Ledger(options.ledger, options.name, options.role)
+        self.health = HonestHealth(options.upstream, options.model) if options.health == "honest" else None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.loop: asyncio.AbstractEventLoop
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serve until told to stop; then reset what is open and close the ledger."""
+        self.loop = asyncio.get_running_loop()
+        data = await _listen(
+            f"--listen {_address(self.options.listen)}",
+            self.loop.create_server(lambda: Link(self), *self.options.listen, backlog=1024),
+        )
+        control = await _listen(
+            f"--control {_address(self.options.control)}",
+            asyncio.start_server(Control(self).serve, *self.options.control),
+        )
+        ready = {"ready": True, "listen": _bound(data), "control": _bound(control)}
+        print(json.dumps(ready), flush=True)
+        await stop.wait()
+        data.close()
+        control.close()
+        for link in list(self.links):
+            link.reset("cut")
+        self.ledger.close()
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run something beside the data path."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def changed(self) -> None:
+        """Tell every connection that the faults have changed."""
+        for link in list(self.links):
+            link.faults_changed()
+
+    def status(self) -> Json:
+        """Return what GET /status shows."""
+        return {
+            "name": self.options.name,
+            "role": self.options.role,
+            "model": self.options.model,
+            "upstream": _address(self.options.upstream),
+            "health": self.options.health,
+            "pid": os.getpid(),
+            "mono": monotonic(),
+            "faults": self.faults.list(),
+            "connections": len(self.links),
+            "open": len(self.ledger.open()),
+            "closes": dict(sorted(self.ledger.closes.items())),
+            "ledger": str(self.options.ledger),
+            "ledger_lost": self.ledger.lost,
+        }
+
+
+async def _listen(what: str, server: Awaitable[asyncio.Server]) -> asyncio.Server:
+    try:
+        return await server
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise Refused(f"{what}: {reason}; choose a free port of this machine") from None
+
+
+def _bound(server: asyncio.Server) -> str:
+    host, port = server.sockets[0].getsockname()[:2]
+    return f"{host}:{port}"
+
+
+def _address(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def _parse_address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def parse_options(argv: list[str] | None = None) -> Options:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m drills.proxy", description=__doc__.partition("\n")[0])
+    parser.add_argument("--listen", type=_parse_address, required=True, metavar="HOST:PORT")
+    parser.add_argument("--upstream", type=_parse_address, required=True, metavar="HOST:PORT", help="the replica")
+    parser.add_argument("--control", type=_parse_address, required=True, metavar="HOST:PORT", help="loopback only")
+    parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="appended, one line an attempt")
+    parser.add_argument("--name", required=True, help="the replica's name in the ledger")
+    parser.add_argument("--role", choices=("primary", "fallback"), default="primary")
+    parser.add_argument("--model", default="", help="the model that the honest health probe asks for")
+    parser.add_argument("--health", choices=("honest", "passthrough"), default="passthrough")
+    options = Options(**vars(parser.parse_args(argv)))
+    if options.health == "honest" and not options.model:
+        parser.error("--health honest needs --model")
+    return options
+
+
+async def _run(options: Options) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await Proxy(options).serve(stop)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the proxy; return the exit code."""
+    options = parse_options(argv)
+    try:
+        asyncio.run(_run(options))
+    except DrillError as error:
+        print(f"drills.proxy: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
