@@ -175,11 +175,14 @@ class Link(asyncio.Protocol):
         if end < 0:
             return False
         head = parse_head(bytes(self.inbox[:end]))
+        asks_health = self.proxy.health is not None and head.method == "GET" and head.path == "/health"
+        if asks_health and self.upstream is None and not self.refused:
+            return False  # refused is an answer too, and no status
         self.attempt = self.proxy.ledger.begin(head, start=self.inbox_at, connected=self.connected)
         if self.refused or self.faults.refuse:
             self.reset("refused")
             return False
-        if self.proxy.health is not None and head.method == "GET" and head.path == "/health":
+        if asks_health and self.proxy.health is not None:
             del self.inbox[:end]
             self.answering = True
             self.proxy.spawn(self._answer_health(self.proxy.health))

@@ -196,9 +196,11 @@ def proxy(tmp_path: Path, upstream_port: int, *options: str) -> Iterator[ProxyUn
     named = ["--ledger", str(ledger), "--name", "replica-0", "--model", "lab-chat"]
     with process("drills.proxy", *fixed, *named, *options) as (child, ready):
         front = ProxyUnderTest(ready, ledger, child)
-        yield front
-        for client in front.clients:
-            client.close()
+        try:
+            yield front
+        finally:
+            for client in front.clients:
+                client.close()
 
 
 def post(request_id: str, body: bytes = b'{"stream":true}', path: str = "/v1/chat/completions") -> bytes:
