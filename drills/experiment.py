@@ -61,7 +61,7 @@ class Workload(Params):
     prefix_tokens: Annotated[int, Field(ge=512, le=1_000_000)] = 512
     turn_tokens: Annotated[int, Field(ge=1, le=100_000)] = 64
     answer_tokens: Annotated[int, Field(ge=1, le=100_000)] = 32
-    think: DurationOrZero = 0.0
+    think: DurationOrZero = 5.0
 
 
 def _workload(value: Any) -> Any:
@@ -76,7 +76,7 @@ class Retries(Params):
     backoff_max: Duration = 8.0
     jitter: Literal["full", "none", "sdk"] = "full"
     budget: Share | None = 0.1
-    header: bool = True
+    header: bool = False
 
 
 class Client(Params):
@@ -84,8 +84,8 @@ class Client(Params):
 
     timeout: Duration = 30.0
     idle_timeout: Duration = 10.0
-    connect_timeout: Duration = 5.0
-    keepalive: bool = True
+    connect_timeout: Duration = 3.0
+    keepalive: bool = False
     retries: Retries = Retries()
 
 
@@ -139,15 +139,16 @@ class ExperimentFile(Params):
 
 @dataclass(frozen=True)
 class Item:
-    """A fault, guard or check of the file: its name, its parameters, and where it stands."""
+    """A fault, guard or check (`what`) of the file: its name, its parameters, and where it stands."""
 
+    what: str
     name: str
     params: BaseModel
     key: Key = field(compare=False)
 
     def to_json(self) -> Json:
-        """Return `{name: parameters}` with plain numbers (seconds, per second, shares)."""
-        return {self.name: self.params.model_dump(mode="json", by_alias=True)}
+        """Return `{"check": name, "params": {...}}` with plain numbers (seconds, per second, shares)."""
+        return {self.what: self.name, "params": self.params.model_dump(mode="json", by_alias=True)}
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Experiment:
         return self.document.problem(key, what)
 
     def to_json(self) -> Json:
-        """Return the experiment as plan.json holds it: YAML's keys, plain numbers."""
+        """Return the experiment as plan.json holds it: plain numbers; `how` is still as it was written."""
         return {
             "drill": 1,
             "name": self.name,
@@ -227,7 +228,7 @@ def _items(document: Document, what: str, table: Mapping[str, type[BaseModel]]) 
         name, params, key = named(document, (f"{what}s", i), what, table)
         if what == "fault":
             _check_how(document, params, key)
-        items.append(Item(name, validate(table[name], params, document, key), key))
+        items.append(Item(what, name, validate(table[name], params, document, key), key))
     return tuple(items)
 
 

@@ -1,0 +1,96 @@
+"""plan.json in sentences, in the order in which things will happen: what `drill plan` prints."""
+
+from __future__ import annotations
+
+from drills.model import Json
+from drills.units import format_duration, format_rate, format_share
+
+
+def sentences(plan: Json) -> tuple[str, ...]:
+    """Return the steps of a plan, one sentence each, without run id and seed."""
+    return (
+        *_about(plan),
+        "take the lock of the target; refuse while another run holds it or left something to put back",
+        "preflight: read only; refuse on limits, too little headroom, or an alert that fires already",
+        "gate: every replica must answer a completion of its own",
+        f"load on: {_load(plan)}",
+        f"warmup for {_s(plan['phases']['warmup_s'])}",
+        f"baseline for {_s(plan['phases']['baseline_s'])}: about {_n(plan, 'baseline')} requests to compare with",
+        *_fault(plan),
+        _recovery(plan),
+        "load off; ask every replica for a completion",
+        *[f"judge: {_item(check, 'check')}" for check in plan["experiment"]["checks"]],
+        *[f"note: {note}" for note in plan["notes"]],
+    )
+
+
+def _about(plan: Json) -> list[str]:
+    experiment, target = plan["experiment"], plan["target"]
+    sla = target["sla"]
+    promised = [f"{m} p{sla[m]['quantile'] * 100:g} {_s(sla[m]['value_s'])}" for m in ("ttft", "e2e", "max_gap")]
+    about = [
+        f"drill {experiment['name']}: {experiment['title']}",
+        f"hypothesis: {experiment['hypothesis']}",
+        f"target {target['name']} (kind {target['kind']}) at {target['endpoint']}, model {target['model']}",
+        f"SLA: {', '.join(promised)}, errors {format_share(sla['errors'])}",
+    ]
+    return about + ([f"defect planted in the lab: {plan['defect']}"] if plan["defect"] else [])
+
+
+def _load(plan: Json) -> str:
+    load = plan["experiment"]["load"]
+    arrivals, client, retries = load["arrivals"], load["client"], load["client"]["retries"]
+    pace = f"{arrivals['users']} users (closed loop)" if arrivals["rate"] is None else format_rate(arrivals["rate"])
+    tries = f"{retries['max']} retries" if retries["max"] else "no retries"
+    budget = "" if retries["budget"] is None or not retries["max"] else f" within {format_share(retries['budget'])}"
+    return (
+        f"{arrivals['kind']} {pace}, workload {load['workload']['name']}, client time-out {_s(client['timeout'])}, "
+        f"{tries}{budget}, at most {plan['load_cap']} requests open"
+    )
+
+
+def _fault(plan: Json) -> list[str]:
+    """One block for each fault, then how long it lasts and what ends it early."""
+    held = plan["phases"]["recovery_from"] == "off"
+    steps = []
+    for fault in plan["experiment"]["faults"]:
+        steps += [
+            f"fault: {_item(fault, 'fault')}; victims are drawn by the seed",
+            "write the receipt and arm the timer on the target before the deed; prove that it bites",
+        ]
+    last = "put it back, prove that it is off" if held else "a one-shot deed: prove that nothing of ours stays"
+    guards = [f"stop and put back at once: {_item(guard, 'guard')}" for guard in plan["experiment"]["guards"]]
+    n = _n(plan, "fault")
+    return [
+        *steps,
+        f"hold for {_s(plan['phases']['fault_s'])}: about {n} requests begin after the fault",
+        *guards,
+        last,
+    ]
+
+
+def _recovery(plan: Json) -> str:
+    phases = plan["phases"]
+    since = "the injection" if phases["recovery_from"] == "injection" else "the fault is proven off"
+    end = ", less once every check is decided and watched" if phases["recovery_auto"] else ""
+    return f"recovery under the same load until {_s(phases['recovery_s'])} after {since}{end}"
+
+
+def _item(item: Json, what: str) -> str:
+    """Return `name (key value, ...)`; values are plain numbers: seconds, per second, shares."""
+    given = [f"{key} {_value(value)}" for key, value in item["params"].items() if value is not None]
+    return str(item[what]) + (f" ({', '.join(given)})" if given else "")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _n(plan: Json, cohort: str) -> str:
+    return f"{plan['expected_requests'][cohort]:.0f}"
+
+
+def _s(seconds: float) -> str:
+    return format_duration(seconds)
