@@ -1,0 +1,56 @@
+"""Victims: select, filter, and only then count."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drills.errors import Refused
+from drills.model import Replica
+from drills.victims import choose, wanted
+
+
+def replica(n: int, *, ready: bool = True, role: str = "primary") -> Replica:
+    return Replica(name=f"r{n}", uid=f"u{n}", role=role, url="http://x", ready=ready)
+
+
+def pick(
+    replicas: list[Replica], asked: int | str = 1, *, max_victims: float = 0.34, min_healthy: int = 1
+) -> list[str]:
+    chosen = choose(replicas, asked, random.Random(1), max_victims=max_victims, min_healthy=min_healthy)
+    return [r.name for r in chosen]
+
+
+def test_only_ready_primaries_are_eligible() -> None:
+    replicas = [replica(0, ready=False), replica(1, role="fallback"), replica(2), replica(3, ready=False), replica(4)]
+    assert {pick(replicas)[0] for _ in range(20)} <= {"r2", "r4"}
+
+
+def test_the_same_seed_chooses_the_same_victim_whatever_the_order() -> None:
+    replicas = [replica(n) for n in range(5)]
+    assert pick(replicas) == pick(list(reversed(replicas)))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "asked", "limits", "says"),
+    [
+        ([], 1, {}, "no eligible replica"),
+        ([replica(0, ready=False)], 1, {}, "no eligible replica"),
+        ([replica(0), replica(1)], "34%", {}, "is none"),
+        ([replica(0), replica(1)], 3, {}, "2 eligible"),
+        ([replica(0), replica(1), replica(2)], 2, {}, "max_victims allows 1 of 3"),
+        ([replica(0)], 1, {}, "0 healthy replicas would be left"),
+        ([replica(0), replica(1), replica(2, ready=False)], 1, {"min_healthy": 2}, "1 healthy"),
+    ],
+)
+def test_refused(replicas: list[Replica], asked: int | str, limits: dict[str, int], says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        pick(replicas, asked, **limits)  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 100), st.integers(0, 200))
+def test_a_share_rounds_down(percent: int, eligible: int) -> None:
+    assert wanted(f"{percent}%", eligible) == eligible * percent // 100
