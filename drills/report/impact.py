@@ -1,0 +1,135 @@
+"""What users saw, counted from the request records and the ledger. Values stay plain numbers here."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import polars as pl
+
+from drills import stats
+from drills.model import Outcome
+from drills.report.facts import Facts
+
+WINDOW_S = 10.0
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """A quantile of a cohort: value and 95 % interval in seconds, None where there is no data or no end."""
+
+    cohort: str
+    metric: str
+    quantile: float
+    value_s: float | None
+    n: int
+    interval: tuple[float | None, float | None] | None
+
+
+def quantiles(facts: Facts) -> list[Quantile]:
+    """Return p50 and p99 of TTFT and E2E for the baseline and fault cohorts."""
+    rows = []
+    for metric in ("ttft", "e2e"):
+        for quantile in (0.5, 0.99):
+            rows += [quantile_of(facts, cohort, metric, quantile) for cohort in ("baseline", "fault")]
+    return rows
+
+
+def quantile_of(facts: Facts, cohort: str, metric: str, quantile: float) -> Quantile:
+    """Return one quantile; failed requests count as infinitely slow."""
+    ordered = facts.cohorts[cohort][metric].sort().to_list()
+    value = stats.nearest_rank(ordered, quantile)
+    interval = stats.quantile_interval(ordered, quantile) if ordered else None
+    return Quantile(cohort, metric, quantile, value, len(ordered), interval)
+
+
+def by_outcome(facts: Facts) -> dict[str, dict[str, int]]:
+    """Return outcome (with the class of errors) → cohort → number of arrivals, in the order of the model."""
+    groups = {**facts.cohorts, "whole run": facts.evidence.measured}
+    counted: dict[str, dict[tuple[str, str], int]] = {}
+    for name, frame in groups.items():
+        rows = frame.group_by("outcome", pl.col("error").fill_null("")).len().rows()
+        counted[name] = {(str(outcome), str(error)): number for outcome, error, number in rows}
+    keys = sorted({key for counter in counted.values() for key in counter}, key=_order)
+    return {_label(key): {name: counter.get(key, 0) for name, counter in counted.items()} for key in keys}
+
+
+def _label(key: tuple[str, str]) -> str:
+    return f"{key[0]}: {key[1]}" if key[1] else key[0]
+
+
+def _order(key: tuple[str, str]) -> tuple[int, str, str]:
+    known = [str(outcome) for outcome in Outcome]
+    return (known.index(key[0]) if key[0] in known else len(known), *key)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Requests in flight on victims at the injection, and how many of them got no whole answer."""
+
+    in_flight: int
+    cut: int
+
+
+def streams(facts: Facts) -> Streams | None:
+    """Return the streams on victims at the injection; None without a ledger or without an injection."""
+    if facts.hit is None or not facts.evidence.has_ledger:
+        return None
+    arrivals = list(facts.evidence.in_flight_on_victims)
+    rows = facts.evidence.measured.filter(pl.col("arrival").is_in(arrivals))
+    return Streams(len(rows), len(rows.filter(~pl.col("good"))))
+
+
+@dataclass(frozen=True)
+class Window:
+    """The worst ten seconds: begin (seconds from the zero), arrivals and violations in it."""
+
+    begin_s: float
+    n: int
+    violations: int
+
+
+def worst_window(facts: Facts) -> Window | None:
+    """Return the ten seconds with the largest share of violations after the zero, by intended start."""
+    after = facts.evidence.measured.filter(pl.col("intended") >= facts.zero).sort("intended")
+    if after.is_empty():
+        return None
+    times = (after["intended"] - facts.zero).to_list()
+    sums = [0, *after["violation"].cast(pl.Int64).cum_sum().to_list()]
+    best: Window | None = None
+    for second in range(int(max(times[-1] - WINDOW_S, 0)) + 1):
+        low, high = bisect_left(times, second), bisect_left(times, second + WINDOW_S)
+        window = Window(float(second), high - low, sums[high] - sums[low])
+        if window.n and (best is None or window.violations * best.n > best.violations * window.n):
+            best = window
+    return best
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Attempts per arrival of a cohort: by the client, and at the engines (primary replicas, from the ledger)."""
+
+    cohort: str
+    client: float | None
+    engine: float | None
+
+
+def attempts(facts: Facts) -> list[Attempts]:
+    """Return attempts per arrival for the baseline and fault cohorts."""
+    primary = facts.evidence.ledger.filter(pl.col("role") == "primary")
+    rows = []
+    for name in ("baseline", "fault"):
+        frame = facts.cohorts[name]
+        if frame.is_empty():
+            rows.append(Attempts(name, None, None))
+            continue
+        client = int(frame["attempts"].list.len().fill_null(0).sum()) / len(frame)
+        engine = len(primary.filter(pl.col("arrival").is_in(frame["arrival"].to_list()))) / len(frame)
+        rows.append(Attempts(name, client, engine if facts.evidence.has_ledger else None))
+    return rows
+
+
+def degraded(facts: Facts, cohort: str) -> tuple[int, int]:
+    """Return how many answers of a cohort came from the degradation path, and its arrivals."""
+    frame = facts.cohorts[cohort]
+    return len(frame.filter(pl.col("outcome") == Outcome.DEGRADED)), len(frame)

@@ -1,0 +1,179 @@
+"""A run's postmortem: its folder → postmortem.md and two figures beside it.
+
+Pure and offline: the same files give the same bytes. `notes.md`, where people write, is included and never written.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from drills.evidence import at
+from drills.model import Phase
+from drills.report import figures, lessons, sections, stages, validity, words
+from drills.report.escape import prose, visible
+from drills.report.facts import Facts
+from drills.report.source import read
+
+POSTMORTEM = "postmortem.md"
+NOTES = "notes.md"
+
+
+def write(folder: Path | str) -> Path:
+    """Write the postmortem and its figures into a run folder and return its path; raises DrillError."""
+    folder = Path(folder)
+    made = render(folder)
+    for name, content in made.items():
+        part = folder / f".{name}.part"
+        part.write_bytes(content)
+        os.replace(part, folder / name)
+    return folder / POSTMORTEM
+
+
+def render(folder: Path | str) -> dict[str, bytes]:
+    """Return the files of the report by name, without writing any; raises DrillError."""
+    folder = Path(folder)
+    facts = Facts(read(folder))
+    drawing = drawn(facts)
+    text = _template().render(view(facts, drawing, _notes(folder)))
+    return {
+        POSTMORTEM: (text.rstrip("\n") + "\n").encode(),
+        "latency.svg": figures.svg(figures.latency(drawing)),
+        "outcomes.svg": figures.svg(figures.outcomes(drawing)),
+    }
+
+
+def _template() -> Any:
+    # What is rendered is Markdown, and every string in it is already inert (drills.report.escape).
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=False,  # noqa: S701
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("run.md.j2")
+
+
+def _notes(folder: Path) -> str:
+    path = folder / NOTES
+    if not path.is_file():
+        return ""
+    return visible(path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n"), keep_newlines=True).strip(
+        "\n"
+    )
+
+
+def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
+    """Return everything the template shows."""
+    rows, cut = sections.timeline_rows(facts)
+    return {
+        **_head(facts),
+        **_captions(facts, drawing),
+        "summary": sections.summary(facts),
+        "checks": sections.check_rows(facts),
+        "outcomes": sections.outcome_rows(facts),
+        "latencies": sections.latency_rows(facts),
+        "impact": sections.impact_lines(facts),
+        "timeline": rows,
+        "timeline_cut": cut,
+        "alerts": sections.alert_rows(facts),
+        "detection": sections.detection_lines(facts),
+        "downtime": sections.stage_rows(facts, stages.downtime(facts)),
+        "no_downtime": "a control: no effect is claimed" if facts.control else "no data: nothing was injected",
+        "gpu_steps": sections.stage_rows(facts, stages.gpu_reset(facts)),
+        "uptime": sections.uptime_line(facts),
+        "well": lessons.well(facts),
+        "badly": lessons.badly(facts),
+        "lucky": lessons.lucky(facts),
+        "actions": [sections.action_row(action) for action in lessons.actions(facts)],
+        "validity": validity.gate_rows(facts),
+        "limits": validity.limits(facts),
+        "command": validity.command(facts),
+        "identity": validity.identity(facts),
+        "files": validity.files(facts),
+        "notes": notes,
+    }
+
+
+def _head(facts: Facts) -> dict[str, str]:
+    verdict = facts.verdict
+    first, last = facts.events[0], facts.events[-1]
+    length = words.seconds(last.mono - first.mono)
+    return {
+        "title": prose(facts.experiment.get("title") or facts.name),
+        "left": prose(verdict.get("left") or facts.data("left").get("left") or "unknown"),
+        "restored": prose(verdict.get("restored") or "unknown"),
+        "verdict": prose(verdict.get("verdict") or "none yet"),
+        "run": prose(facts.evidence.run),
+        "target": prose(facts.target.get("name") or "unknown"),
+        "when": f"{first.time[:10]} {first.time[11:19]} UTC, {length}",
+        "unfinished": unfinished(facts),
+        "hypothesis": prose(facts.experiment.get("hypothesis") or words.NO_DATA),
+        "zero": facts.zero_name,
+    }
+
+
+def unfinished(facts: Facts) -> str:
+    """Return why a run did not come to its end, empty when it did."""
+    end = facts.evidence.last("end")
+    if end is None:
+        return "its journal stops without an end; `drill status` says whether something is still to be put back"
+    if end.data.get("status") == "completed":
+        return ""
+    reason = end.data.get("reason")
+    return f"{prose(end.data.get('status'))}" + (f", {prose(reason)}" if reason else "")
+
+
+def drawn(facts: Facts) -> figures.Drawing:
+    """Return what the figures show."""
+    columns = ("intended", "end", "outcome", "first_token")
+    points = []
+    for intended, end, outcome, first in facts.evidence.requests.select(columns).rows():
+        ttft = None if first is None else first - intended
+        points.append(figures.Point(intended - facts.zero, (end or intended) - facts.zero, str(outcome), ttft))
+    rate = ((facts.experiment.get("load") or {}).get("arrivals") or {}).get("rate")
+    return figures.Drawing(
+        points=points,
+        phases=[figures.Span(p.name, p.begin - facts.zero, p.end - facts.zero) for p in facts.phases],
+        marks=_marks(facts),
+        sla_ttft_s=facts.sla_ttft_s,
+        rate_per_s=float(rate) if isinstance(rate, int | float) else None,
+        origin=facts.zero_name,
+    )
+
+
+def _marks(facts: Facts) -> list[figures.Mark]:
+    marks = [figures.Mark("injection", 0.0)] if facts.hit is not None else []
+    ends = [event for event in facts.of("revert.end") if event.data.get("restored") == "clean"]
+    if facts.hit is not None and ends:
+        marks.append(figures.Mark("off", ends[0].mono - facts.zero))
+    for stage in stages.downtime(facts):
+        if stage.name == "first good completion" and stage.at is not None:
+            marks.append(figures.Mark("replica back", stage.at - facts.zero))
+    for name, event in sections.alert_marks(facts):
+        marks.append(figures.Mark(name, at(event) - facts.zero))
+    return marks
+
+
+def _captions(facts: Facts, drawing: figures.Drawing) -> dict[str, str]:
+    total = len(drawing.points)
+    bad = sum(1 for point in drawing.points if point.outcome not in figures.GOOD)
+    shown = figures.thin(drawing.points)
+    phases = ", ".join(span.name for span in drawing.phases) or "none"
+    thinned = f" Thinned: {len(shown):,} of {total:,} points are drawn, failures first." if len(shown) < total else ""
+    marks = ", ".join(f"{mark.name} {mark.at_s:+.1f} s" for mark in drawing.marks) or "none"
+    fault = facts.phase(Phase.FAULT)
+    span = f" The fault phase ends at {words.offset(fault.end - facts.zero)}." if fault else ""
+    return {
+        "latency_alt": prose(f"Scatter of time to first token by time: {total} arrivals, {bad} of them failed. "
+                             f"Phases: {phases}. Marks: {marks}."),
+        "latency_caption": f"Time to first token on a log scale; each kind of failure has its own row on top.{span}{thinned}",
+        "outcomes_alt": prose(f"How the arrivals of each second ended, stacked, with the load offered: {total - bad} of "
+                              f"{total} were answered. Phases: {phases}."),
+        "outcomes_caption": "Bars: arrivals by the second in which they ended. Line: arrivals begun in that second.",
+    }  # fmt: skip

@@ -1,0 +1,291 @@
+"""The sections of a run's postmortem as inert Markdown strings; the template only lays them out."""
+
+from __future__ import annotations
+
+from drills.checks import measures
+from drills.evidence import at
+from drills.model import Event, Json
+from drills.report import impact, lessons, stages, words
+from drills.report.escape import code, prose
+from drills.report.facts import Facts, lines_of, references
+from drills.report.timeline import timeline
+
+Row = list[str]
+NO_DATA = words.NO_DATA
+
+
+def offset(facts: Facts, mono: float | None) -> str:
+    """Return an instant as seconds from the zero."""
+    return words.offset(None if mono is None else mono - facts.zero)
+
+
+# ---- the first paragraph ------------------------------------------------------------------------------
+
+
+def summary(facts: Facts) -> list[str]:
+    """Return three sentences: what was done, what users saw, what came of it."""
+    return [_done(facts), _seen(facts), _outcome(facts)]
+
+
+def _done(facts: Facts) -> str:
+    if facts.hit is None:
+        reason = facts.data("end").get("reason")
+        return "Nothing was injected" + (f": {prose(reason)}." if reason else ".")
+    names = words.listed([_victim(victim) for victim in facts.victims.values()]) or "no replica"
+    expected = facts.evidence.expected_replicas
+    of = f" of {words.count(expected, 'replica')}" if expected else ""
+    load = f" under {_load(facts)}" if _load(facts) else ""
+    when = f"At {words.clock(facts.wall(facts.hit))} UTC"
+    what = words.listed([_fault(receipt) for receipt in facts.evidence.receipts]) or code(facts.name)
+    if facts.control:
+        return f"{when} the control {what} went through every step on {names}{of}{load}, and touched nothing."
+    return f"{when} {what} hit {names}{of}{load}."
+
+
+def _fault(receipt: Json) -> str:
+    how = (receipt.get("params") or {}).get("how")
+    return code(receipt.get("fault")) + (f" ({prose(how)})" if isinstance(how, str) else "")
+
+
+def _victim(victim: Json) -> str:
+    gpus = [code(uuid) for uuid in victim.get("gpus") or []]
+    return code(victim.get("name")) + (f" with GPU {words.listed(gpus)}" if gpus else "")
+
+
+def _load(facts: Facts) -> str:
+    arrivals = (facts.experiment.get("load") or {}).get("arrivals") or {}
+    if isinstance(arrivals.get("rate"), int | float):
+        return f"{arrivals['rate']:g} requests/s ({prose(arrivals.get('kind'))})"
+    return f"{arrivals['users']} users in a closed loop" if isinstance(arrivals.get("users"), int) else ""
+
+
+def _seen(facts: Facts) -> str:
+    p99 = impact.quantile_of(facts, "fault", "ttft", 0.99)
+    before = impact.quantile_of(facts, "baseline", "ttft", 0.99)
+    if not p99.n:
+        return (
+            f"No request began after an injection; p99 time to first token before it: {words.seconds(before.value_s)}."
+        )
+    count = words.count(p99.n, "request")
+    text = f"Of {count} begun after the injection the p99 time to first token was {words.seconds(p99.value_s)}"
+    text += f" (baseline {words.seconds(before.value_s)})"
+    if facts.control:
+        return f"{text}; no effect is claimed."
+    return f"{text}; {_streams(facts)}; {_failover(facts)}."
+
+
+def _streams(facts: Facts) -> str:
+    seen = impact.streams(facts)
+    if seen is None:
+        return "streams cut on the victim: no data"
+    return f"{seen.cut} of {words.count(seen.in_flight, 'stream')} in flight on the victim were cut"
+
+
+def _failover(facts: Facts) -> str:
+    moved = measures.failover(facts.evidence)
+    if moved is None or not moved.n:
+        return "failover: no data"
+    if not moved.affected:
+        return "failover took 0 s: no later request was hurt"
+    return f"failover took {words.seconds(moved.value_s)}"
+
+
+def _outcome(facts: Facts) -> str:
+    verdict = facts.verdict.get("verdict")
+    if not verdict:
+        return "There is no verdict yet."
+    causes = [code(lessons.label(check)) for check in facts.checks if check.get("verdict") == verdict != "pass"]
+    text = f"Verdict: {prose(verdict)}" + (f", by {words.listed(causes)}" if causes else "")
+    reason = facts.verdict.get("reason")
+    text += f" ({prose(reason)})" if reason else ""
+    return f"{text}; {_alert_sentence(facts)}."
+
+
+def _alert_sentence(facts: Facts) -> str:
+    names = _expected_alerts(facts)
+    if not names:
+        return "no alert was expected"
+    parts = []
+    for name in names:
+        fired, told = _when(facts, name, "firing"), _when(facts, name, "notified")
+        if fired is None:
+            parts.append(f"the alert {code(name)} was not seen firing")
+            continue
+        text = f"the alert {code(name)} fired after {_after(facts, fired)}"
+        parts.append(text + (f", notified after {_after(facts, told)}" if told else ", and no notification was seen"))
+    return "; ".join(parts)
+
+
+def _after(facts: Facts, event: Event) -> str:
+    return words.seconds(at(event) - facts.zero)
+
+
+# ---- verdict and impact -------------------------------------------------------------------------------
+
+
+def check_rows(facts: Facts) -> list[Row]:
+    """Return one row for each check of the verdict."""
+    return [_check_row(check) for check in facts.checks]
+
+
+def _check_row(check: Json) -> Row:
+    unit = str(check.get("unit") or "")
+    interval = check.get("interval")
+    events = check.get("events") or []
+    return [
+        code(lessons.label(check)),
+        f"**{prose(check.get('verdict'))}**",
+        prose(words.quantity(check.get("value"), unit)),
+        "—" if check.get("bound") is None else prose(words.quantity(check["bound"], unit)),
+        "—" if check.get("n") is None else f"{check['n']:,}",
+        prose(words.between(interval[0], interval[1], unit)) if interval else "—",
+        prose(check.get("reason") or "") or "—",
+        references(events) if events else f"verdict.json: {code(check['check'])}",
+    ]
+
+
+def outcome_rows(facts: Facts) -> list[Row]:
+    """Return arrivals by outcome and class."""
+    columns = ("baseline", "caught", "fault", "whole run")
+    rows = [[prose(label), *(f"{counts[c]:,}" for c in columns)] for label, counts in impact.by_outcome(facts).items()]
+    if rows:
+        totals = {**facts.cohorts, "whole run": facts.evidence.measured}
+        rows.append(["**all**", *(f"{totals[c].height:,}" for c in columns)])
+    return rows
+
+
+def latency_rows(facts: Facts) -> list[Row]:
+    """Return p50 and p99 of TTFT and E2E by cohort."""
+    names = {"ttft": "time to first token", "e2e": "whole answer"}
+    rows = []
+    for q in impact.quantiles(facts):
+        interval = words.between(*q.interval, "s") if q.interval else NO_DATA
+        name = f"p{q.quantile * 100:g} {names[q.metric]}"
+        rows.append([name, q.cohort, words.seconds(q.value_s), f"{q.n:,}", interval])
+    return rows
+
+
+def impact_lines(facts: Facts) -> list[str]:
+    """Return streams cut, the worst ten seconds, degraded answers and attempts per arrival."""
+    lines = []
+    if not facts.control:
+        lines.append(f"Streams: {_streams(facts)} (`ledger.ndjson`, `requests.ndjson`).")
+    worst = impact.worst_window(facts)
+    if worst:
+        rate = words.share(worst.violations / worst.n)
+        bound = f"the SLA of {words.seconds(facts.sla_ttft_s)} to the first token"
+        broke = f"{worst.violations} of {worst.n} arrivals ({rate}) broke {bound}"
+        lines.append(f"Worst 10 s: from {words.offset(worst.begin_s)}, {broke} (`requests.ndjson`).")
+    else:
+        lines.append("Worst 10 s: no data.")
+    answers, begun = impact.degraded(facts, "fault")
+    lines.append(f"Degraded answers: {answers} of {begun:,} begun after the injection (`requests.ndjson`)." if begun
+                 else "Degraded answers: no data.")  # fmt: skip
+    before, during = impact.attempts(facts)
+    client = f"{words.ratio(before.client)} in the baseline, {words.ratio(during.client)} in the fault"
+    engine = f"{words.ratio(before.engine)} and {words.ratio(during.engine)}"
+    lines.append(
+        f"Attempts per arrival by the client: {client} (`requests.ndjson`); at the engines: {engine} (`ledger.ndjson`)."
+    )
+    return lines
+
+
+# ---- time ---------------------------------------------------------------------------------------------
+
+
+def timeline_rows(facts: Facts) -> tuple[list[Row], str]:
+    """Return the timeline and a word on what was left out."""
+    lines, surplus = timeline(facts)
+    rows = [[words.clock(facts.wall(line.mono)), offset(facts, line.mono), line.what, line.source] for line in lines]
+    return rows, words.count(surplus, "line") if surplus else ""
+
+
+def stage_rows(facts: Facts, reached: list[stages.Stage]) -> list[Row]:
+    """Return the stages of a downtime, each with the time since the one before that was seen."""
+    rows, previous = [], facts.zero
+    for stage in reached:
+        step = "—" if stage.at is None else words.seconds(max(stage.at - previous, 0.0))
+        rows.append([stage.name, stage.meaning, offset(facts, stage.at), step, stage.source])
+        previous = previous if stage.at is None else max(previous, stage.at)
+    return rows
+
+
+def uptime_line(facts: Facts) -> str:
+    """Return the proof that the device itself was reset."""
+    seen = stages.uptime(facts)
+    if seen is None:
+        return ""
+    boot = {True: "same boot id", False: "**another boot id**", None: "boot id: no data"}[seen.same_boot]
+    before, after = words.seconds(seen.before_s), words.seconds(seen.after_s)
+    return f"Uptime of the GPU: {before} before, {after} after the reset; {boot} ({seen.source})."
+
+
+# ---- detection ----------------------------------------------------------------------------------------
+
+
+def _expected_alerts(facts: Facts) -> list[str]:
+    named = [check.get("params", {}).get("name") for check in facts.checks if check.get("check") == "alert"]
+    planned = [part["alert"].get("name") for part in facts.experiment.get("checks") or [] if "alert" in part]
+    return list(dict.fromkeys(str(name) for name in [*named, *planned] if name))
+
+
+def _when(facts: Facts, alert: str, state: str) -> Event | None:
+    """Return the first event after the zero in which an alert came into a state."""
+    status = {"notified": "firing", "resolution notified": "resolved"}.get(state)
+    name, key, word = ("notified", "status", status) if status else ("alert", "state", state)
+    found = (
+        e for e in facts.of(name) if at(e) >= facts.zero and e.data.get("alert") == alert and e.data.get(key) == word
+    )
+    return min(found, key=at, default=None)
+
+
+def alert_rows(facts: Facts) -> list[Row]:
+    """Return each alert with when it was pending, firing, notified and resolved."""
+    expected = _expected_alerts(facts)
+    seen = [str(event.data.get("alert")) for event in facts.of("alert", "notified")]
+    rows = []
+    for name in dict.fromkeys([*expected, *sorted(seen)]):
+        if name not in seen and not facts.of("alert", "notified"):
+            continue
+        states = ("pending", "firing", "notified", "inactive", "resolution notified")
+        cells = [_state(facts, name, state) for state in states]
+        rows.append([code(name), "yes" if name in expected else "no", *cells])
+    return rows
+
+
+def _state(facts: Facts, alert: str, state: str) -> str:
+    event = _when(facts, alert, state)
+    if state == "inactive" and event is not None:  # what was inactive before it fired did not resolve
+        fired = _when(facts, alert, "firing")
+        later = [e for e in facts.of("alert") if fired and at(e) > at(fired) and e.data.get("alert") == alert
+                 and e.data.get("state") == state]  # fmt: skip
+        event = min(later, key=at, default=None)
+    return f"{offset(facts, at(event))} ({lines_of(event)})" if event else "not seen"
+
+
+def detection_lines(facts: Facts) -> list[str]:
+    """Return what noticed the fault first, and alerts that nobody expected."""
+    lines = []
+    router = measures.split(facts.evidence).get("detect_s") if facts.hit is not None else None
+    if router is not None:
+        lines.append(f"The router noticed after {words.seconds(router)} (`samples.ndjson`, probe `router`).")
+    early = [e for e in facts.of("alert") if e.data.get("state") == "firing" and at(e) < facts.zero]
+    lines += [f"{code(e.data.get('alert'))} fired before {facts.zero_name} ({lines_of(e)})." for e in early]
+    return lines
+
+
+def alert_marks(facts: Facts) -> list[tuple[str, Event]]:
+    """Return the instants of the expected alerts for the figures, named without the alert's own name."""
+    marks = []
+    for alert in _expected_alerts(facts)[:1]:
+        for name, state in (("alert firing", "firing"), ("alert notified", "notified"),
+                            ("alert resolved", "resolution notified")):  # fmt: skip
+            event = _when(facts, alert, state)
+            if event is not None:
+                marks.append((name, event))
+    return marks
+
+
+def action_row(action: lessons.Action) -> Row:
+    """Return one action item."""
+    return [code(action.id), action.kind, action.what, action.proof]

@@ -1,0 +1,77 @@
+"""A run folder as the report reads it: the evidence, the verdict, and what is not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drills import evidence
+from drills.errors import FileProblem
+from drills.evidence import Evidence
+from drills.model import Json
+
+#: The files that a report is made from.
+NEEDED = ("journal.jsonl", "requests.ndjson", "ledger.ndjson", "samples.ndjson", "verdict.json")
+#: The files whose checksums are printed.
+FILES = ("plan.json", "load.json", *NEEDED)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was read; `missing` and `torn` are names of files."""
+
+    folder: Path
+    evidence: Evidence
+    verdict: Json
+    missing: list[str]
+    torn: list[str]
+
+
+def read(folder: Path) -> Source:
+    """Read a run folder; raises DrillError when it has no journal to report on."""
+    missing = [name for name in NEEDED if not (folder / name).is_file()]
+    torn = [name for name in NEEDED[:4] if _torn(folder / name)]
+    return Source(folder, evidence.read(folder), _verdict(folder / "verdict.json"), missing, torn)
+
+
+def _torn(path: Path) -> bool:
+    """Whether the last line of a file was cut off while it was written."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) != b"\n"
+
+
+def _verdict(path: Path) -> Json:
+    if not path.is_file():
+        return {}
+    try:
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileProblem(path, f"not JSON ({error}); delete it and run `drill judge` again") from None
+    if not isinstance(value, dict):
+        raise FileProblem(path, "not a verdict; delete it and run `drill judge` again")
+    return value
+
+
+def checksums(folder: Path) -> list[tuple[str, str]]:
+    """Return name and sha256 of each file of the run that is there."""
+    there = [name for name in FILES if (folder / name).is_file()]
+    return [(name, hashlib.sha256((folder / name).read_bytes()).hexdigest()) for name in there]
+
+
+def find(value: Any, key: str) -> Any:
+    """Return the first value of that key anywhere inside plain data, None when there is none."""
+    if isinstance(value, dict):
+        if value.get(key) is not None:
+            return value[key]
+        parts: list[Any] = list(value.values())
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    else:
+        return None
+    return next((hit for part in parts if (hit := find(part, key)) is not None), None)

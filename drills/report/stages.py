@@ -1,0 +1,116 @@
+"""Where the downtime went: the stages from the injection to normal service, and the steps of a GPU reset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from drills.checks import measures
+from drills.evidence import at
+from drills.model import Event
+from drills.report.facts import Facts, earliest, lines_of
+from drills.report.source import find
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that was reached: mono seconds (None: not seen), and the source of the figure (inert Markdown)."""
+
+    name: str
+    meaning: str
+    at: float | None
+    source: str
+
+
+def downtime(facts: Facts) -> list[Stage]:
+    """Return the stages of the way back; of several victims the slowest counts. Empty where no effect is claimed."""
+    hit = facts.hit
+    if hit is None or facts.control:
+        return []
+    split, restarts = measures.split(facts.evidence), [measures.restart(facts.evidence, name) for name in facts.victims]
+    moved = measures.failover(facts.evidence)
+    last = moved.last_arrival if moved else None
+
+    def stage(name: str, meaning: str, key: str, source: str) -> Stage:
+        after_s = split.get(key)
+        return Stage(name, meaning, None if after_s is None else hit + after_s, source if after_s is not None else "—")
+
+    rerouted = f"requests.ndjson arrival {last}" if last is not None else "requests.ndjson: no arrival was hurt"
+    started = lines_of(*(r.started for r in restarts if r))
+    ready = lines_of(*(r.ready for r in restarts if r))
+    served = lines_of(*(r.completion for r in restarts if r))
+    return [
+        stage("detect", "the router counted fewer healthy replicas", "detect_s", "samples.ndjson, probe router"),
+        stage("reroute", "last arrival that the fault still hurt (failover)", "reroute_s", rerouted),
+        stage("reschedule", "a new process was started", "reschedule_s", started),
+        stage("ready", "the victim was ready again", "ready_s", ready),
+        stage("first good completion", "asked for straight from it", "first_completion_s", served),
+        stage("p99 back in band", "every 10 s window in the SLA from here on", "in_band_s", "requests.ndjson"),
+    ]
+
+
+def gpu_reset(facts: Facts) -> list[Stage]:
+    """Return the steps of a GPU reset; empty when the run had none."""
+    hit = facts.hit
+    if hit is None or "gpu-reset" not in facts.faults:
+        return []
+    steps = [
+        ("stop", "the engine was killed", _step(facts, "engine.killed")),
+        ("holders gone", "no process held the device", _step(facts, "holders.gone")),
+        ("reset begin", "nvidia-smi --gpu-reset was called", _step(facts, "reset.begin")),
+        ("reset end", "it returned", _step(facts, "reset.end")),
+        ("device verified", "same UUID and boot, uptime dropped", _step(facts, "device.verified")),
+        ("gate opened", "the restart was allowed to go on", _step(facts, "gate.opened")),
+        ("start", "the supervisor started the replica", _change(facts, "started", hit)),
+        ("first token", "the replica answered from that GPU", _completion(facts, hit)),
+    ]
+    return [_from_journal(*step) for step in steps]
+
+
+@dataclass(frozen=True)
+class Uptime:
+    """A GPU's uptime before and after the reset in seconds, and whether the boot id stayed."""
+
+    before_s: float | None
+    after_s: float | None
+    same_boot: bool | None
+    source: str
+
+
+def uptime(facts: Facts) -> Uptime | None:
+    """Return the proof of the reset; None when the run had none."""
+    verified = _step(facts, "device.verified")
+    written = facts.receipt("gpu-reset")
+    if written is None:
+        return None
+    event, data = written
+    boots = (find(data.get("prior"), "boot_id"), find(verified.data, "boot_id") if verified else None)
+    return Uptime(
+        find(data.get("prior"), "uptime_s"),
+        find(verified.data, "uptime_s") if verified else None,
+        None if None in boots else boots[0] == boots[1],
+        lines_of(event, verified),
+    )
+
+
+def _from_journal(name: str, meaning: str, event: Event | None) -> Stage:
+    return Stage(name, meaning, at(event) if event else None, lines_of(event))
+
+
+def _first(facts: Facts, name: str, hit: float, test: Callable[[Event], bool]) -> Event | None:
+    return earliest(event for event in facts.of(name) if at(event) >= hit and test(event))
+
+
+def _change(facts: Facts, change: str, hit: float) -> Event | None:
+    victims = facts.victims
+    return _first(facts, "replica", hit, lambda e: e.data.get("change") == change and e.data.get("replica") in victims)
+
+
+def _completion(facts: Facts, hit: float) -> Event | None:
+    started = _change(facts, "started", hit)
+    victims, since = facts.victims, at(started) if started else hit
+    return _first(facts, "completion", since, lambda e: e.data.get("ok") is True and e.data.get("replica") in victims)
+
+
+def _step(facts: Facts, step: str) -> Event | None:
+    return facts.first("inject.step", lambda event: event.data.get("step") == step)

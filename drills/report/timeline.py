@@ -1,0 +1,188 @@
+"""The timeline: each event of the journal as one plain sentence with its time, offset and line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+from drills.evidence import at
+from drills.model import Event, Json
+from drills.report import words
+from drills.report.escape import code, prose
+from drills.report.facts import Facts
+
+#: Longer timelines lose their middle, and say so.
+LINES_MAX = 250
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: mono of what happened, the sentence (inert Markdown), and where it was read."""
+
+    mono: float
+    what: str
+    source: str
+
+
+def timeline(facts: Facts) -> tuple[list[Line], int]:
+    """Return the lines in order of time, and how many were left out of the middle."""
+    lines = [Line(at(event), sentence(event), _source(event)) for event in facts.events]
+    lines += _from_requests(facts)
+    lines.sort(key=lambda line: line.mono)
+    surplus = len(lines) - LINES_MAX
+    if surplus <= 0:
+        return lines, 0
+    head = LINES_MAX * 4 // 5
+    return lines[:head] + lines[head + surplus :], surplus
+
+
+def sentence(event: Event) -> str:
+    """Return what an event says, as inert Markdown; events unknown here are shown as they are."""
+    word = _SENTENCES.get(event.event)
+    if word is None:
+        return f"{code(event.event)} {code(event.data)}" if event.data else code(event.event)
+    return word(event.data)
+
+
+def _source(event: Event) -> str:
+    origin = event.data.get("source")
+    return f"journal {event.n}" + (f", {prose(origin)}" if isinstance(origin, str) else "")
+
+
+def _from_requests(facts: Facts) -> list[Line]:
+    """Return the first broken promise and the first and last attempt that a victim broke: no event tells these."""
+    if facts.hit is None:
+        return []
+    lines = []
+    broken = facts.evidence.measured.filter((pl.col("intended") >= facts.hit) & pl.col("violation")).sort("intended")
+    if not broken.is_empty():
+        row = broken.row(0, named=True)
+        text = f"first arrival after the injection that broke the SLA ({_outcome(row)})"
+        lines.append(Line(row["intended"], text, f"requests.ndjson arrival {row['arrival']}"))
+    hurt = facts.rebuffed()
+    for word, row in (("first", hurt[0]), ("last", hurt[-1])) if hurt else ():
+        text = f"{word} attempt on {code(row['replica'])} that broke ({prose(row['close'])})"
+        lines.append(Line(row["end"], text, f"ledger.ndjson {code(row['id'])}"))
+    return lines
+
+
+def _outcome(record: Json) -> str:
+    return prose(f"{record['outcome']}: {record['error']}" if record.get("error") else record["outcome"])
+
+
+def _names(items: object) -> str:
+    names = items if isinstance(items, list) else [items]
+    return words.listed([code(name) for name in names]) or "none"
+
+
+def _gate(data: Json) -> str:
+    replicas = data.get("replicas") or []
+    sound = sum(1 for replica in replicas if replica.get("ok"))
+    text = f"steady-state gate {_passed(data)}: {sound} of {words.count(len(replicas), 'replica')} answered"
+    firing = data.get("alerts") or []
+    return text + (f"; firing: {_names(firing)}" if firing else "") + _because(data)
+
+
+def _passed(data: Json) -> str:
+    return "passed" if data.get("ok") else "did not pass"
+
+
+def _because(data: Json) -> str:
+    return f" ({prose(data['reason'])})" if data.get("reason") else ""
+
+
+def _refusals(data: Json) -> str:
+    refusals = data.get("refusals") or []
+    return f"preflight {_passed(data)}" + "".join(f"; {prose(reason)}" for reason in refusals)
+
+
+def _proof(data: Json) -> str:
+    word = {True: "proven", False: "**not** there", None: "not provable either way"}[data.get("ok")]
+    facts = [prose(item.get("what", item)) for item in data.get("evidence") or [] if isinstance(item, dict)]
+    beside = {True: "; bystanders untouched", False: "; **bystanders were hit too**"}.get(data.get("bystanders_ok"), "")  # type: ignore[arg-type]
+    return f"{word}{': ' + '; '.join(facts) if facts else ''}{beside}"
+
+
+def _step(data: Json) -> str:
+    known = {"receipt", "step", "ok"}
+    more = ", ".join(f"{prose(key)} {_value(value)}" for key, value in data.items() if key not in known)
+    failed = " **failed**" if data.get("ok") is False else ""
+    return f"step {code(data.get('step'))}{failed}{': ' + more if more else ''}"
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else code(value)
+
+
+def _replica(data: Json) -> str:
+    pid = f", pid {data['pid']}" if isinstance(data.get("pid"), int) else ""
+    restarts = f", restarts {data['restarts']}" if isinstance(data.get("restarts"), int) else ""
+    by = f", by {prose(data['by'])}" if data.get("by") else ""
+    return f"replica {code(data.get('replica'))}: {prose(data.get('change'))}{pid}{restarts}{by}"
+
+
+def _completion(data: Json) -> str:
+    if not data.get("ok"):
+        return f"completion straight from {code(data.get('replica'))} failed: {code(data.get('error'))}"
+    ttft = data.get("ttft_ms")
+    speed = f", first token after {words.seconds(ttft / 1000)}" if isinstance(ttft, int | float) else ""
+    gpu = f", on GPU {code(data['gpu'])}" if data.get("gpu") else ""
+    return f"first good completion straight from {code(data.get('replica'))}{speed}{gpu}"
+
+
+def _alert(data: Json) -> str:
+    where = (data.get("labels") or {}).get("replica")
+    return f"alert {code(data.get('alert'))}{f' for {code(where)}' if where else ''}: {prose(data.get('state'))}"
+
+
+def _reverted(data: Json) -> str:
+    manual = data.get("manual") or []
+    text = f"revert ended, by {prose(data.get('by'))}: restored {prose(data.get('restored'))}"
+    return text + (f"; by hand: {_names(manual)}" if manual else "")
+
+
+def _load_stopped(data: Json) -> str:
+    died = " **because the generator died**" if data.get("died") else ""
+    return f"load off{died}: {data.get('records')} records of {data.get('drawn')} arrivals{_because(data)}"
+
+
+def _left(data: Json) -> str:
+    bad = [replica.get("name") for replica in data.get("replicas") or [] if not replica.get("ok")]
+    return f"service left {prose(data.get('left'))}" + (f"; not answering: {_names(bad)}" if bad else "")
+
+
+_SENTENCES: dict[str, Callable[[Json], str]] = {
+    "header": lambda d: f"run {code(d.get('run'))} of {code(d.get('experiment'))} begins",
+    "lock.taken": lambda d: f"lock taken by {code(d.get('by'))}",
+    "lock.released": lambda _: "lock released",
+    "preflight": _refusals,
+    "gate": _gate,
+    "load.started": lambda d: f"load on (pid {d.get('pid')})",
+    "phase": lambda d: f"phase {prose(d.get('phase'))} begins, planned {words.seconds(d.get('planned_s'))}",
+    "receipt": lambda d: f"receipt {code((d.get('receipt') or {}).get('id'))} written, before the fault",
+    "timer.armed": lambda d: f"undo timer armed on {code(d.get('host'))}: {words.seconds(d.get('deadline_s'))}",
+    "timer.disarmed": lambda _: "undo timer disarmed",
+    "inject.begin": lambda d: f"injection of {code(d.get('fault'))} begins",
+    "inject.hit": lambda d: f"**the deed**: {_names(d.get('victims') or [])}",
+    "inject.step": _step,
+    "inject.end": lambda _: "injection ends",
+    "proof.on": lambda d: f"fault on: {_proof(d)}",
+    "proof.off": lambda d: f"fault off: {_proof(d)}",
+    "revert.begin": lambda d: f"revert begins, by {prose(d.get('by'))}",
+    "revert.end": _reverted,
+    "replica": _replica,
+    "completion": _completion,
+    "alert": _alert,
+    "notified": lambda d: f"notification received: {code(d.get('alert'))} {prose(d.get('status'))}",
+    "guard": lambda d: f"**guard** {code(d.get('guard'))}: {_value(d.get('value'))}, bound {_value(d.get('bound'))}",
+    "signal": lambda d: f"**signal** {code(d.get('signal'))}",
+    "stop": lambda d: f"**stopped** by {code(d.get('by'))} ({prose(d.get('how'))})",
+    "changed_by_others": lambda d: f"**changed by others**: {code(d)}",
+    "load.stopping": lambda _: "no new arrivals",
+    "load.stopped": _load_stopped,
+    "collected": lambda d: f"collected {code(d.get('file'))}: {words.count(int(d.get('lines') or 0), 'line')}",
+    "left": _left,
+    "end": lambda d: f"run {prose(d.get('status'))}{_because(d)}",
+}
