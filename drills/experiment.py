@@ -178,7 +178,7 @@ class Experiment:
             "title": self.title,
             "hypothesis": self.hypothesis,
             "playbook": self.playbook,
-            "load": self.load.model_dump(mode="json"),
+            "load": self.load.model_dump(mode="json", exclude_none=True),
             "phases": self.phases.model_dump(mode="json"),
             "faults": [item.to_json() for item in self.faults],
             "guards": [item.to_json() for item in self.guards],

@@ -23,6 +23,7 @@ from drills.sentences import sentences
 from drills.target import TargetSpec
 from drills.units import format_duration as seconds
 from drills.units import format_rate
+from drills.validate import value_at
 
 #: Watched after the last check is due, to see that it stays good.
 WATCH_S: Final = 20.0
@@ -89,7 +90,8 @@ class Plan:
         return {**self._core(), "hash": self.hash, "notes": list(self.notes), "steps": list(self.steps)}
 
     def _core(self) -> Json:
-        resolved = {"load": _dump(self.load), "faults": [fault.to_json(self.target.kind) for fault in self.faults]}
+        load = self.load.model_dump(mode="json", exclude_none=True)
+        resolved = {"load": load, "faults": [fault.to_json(self.target.kind) for fault in self.faults]}
         return {
             "run": self.run,
             "experiment": self.experiment.to_json() | resolved,
@@ -132,7 +134,7 @@ def make_plan(
     notes = (*_judgeable(plan), *_guarded(plan))
     _ask_the_checks(plan)
     plan = replace(plan, notes=notes)
-    return replace(plan, steps=sentences(plan.to_json()))
+    return replace(plan, steps=sentences(_as_written(plan)))
 
 
 def load_json(plan: Plan, *, records: str, api_key_file: str | None = None, cpu: int | None = None) -> Json:
@@ -174,6 +176,17 @@ def total_s(plan: Plan) -> float:
     p = plan.phases
     after = max(p.fault_s, p.recovery_s) if p.recovery_from == "injection" else p.fault_s + p.recovery_s
     return p.warmup_s + p.baseline_s + after + WATCH_S
+
+
+def _as_written(plan: Plan) -> Json:
+    """Return plan.json with the parameters in the words of the file: `5s` tells a person more than 5.0."""
+    content, experiment = plan.to_json(), plan.experiment
+    for items, place in ((experiment.faults, "faults"), (experiment.guards, "guards"), (experiment.checks, "checks")):
+        for entry, item in zip(content["experiment"][place], items, strict=True):
+            written = value_at(experiment.document.data, item.key)
+            if isinstance(written, dict):
+                entry["params"] |= {k: v for k, v in written.items() if not isinstance(v, dict | list)}
+    return content
 
 
 def _dump(model: Params) -> Json:

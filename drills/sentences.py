@@ -1,4 +1,4 @@
-"""plan.json in sentences, in the order in which things will happen: what `drill plan` prints."""
+"""A plan in sentences, in the order in which things will happen: what `drill plan` prints."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _about(plan: Json) -> list[str]:
 def _load(plan: Json) -> str:
     load = plan["experiment"]["load"]
     arrivals, client, retries = load["arrivals"], load["client"], load["client"]["retries"]
-    pace = f"{arrivals['users']} users (closed loop)" if arrivals["rate"] is None else format_rate(arrivals["rate"])
+    pace = format_rate(arrivals["rate"]) if "rate" in arrivals else f"{arrivals['users']} users (closed loop)"
     tries = f"{retries['max']} retries" if retries["max"] else "no retries"
-    budget = "" if retries["budget"] is None or not retries["max"] else f" within {format_share(retries['budget'])}"
+    budget = f" within {format_share(retries['budget'])}" if "budget" in retries and retries["max"] else ""
     return (
         f"{arrivals['kind']} {pace}, workload {load['workload']['name']}, client time-out {_s(client['timeout'])}, "
         f"{tries}{budget}, at most {plan['load_cap']} requests open"
@@ -77,8 +77,8 @@ def _recovery(plan: Json) -> str:
 
 
 def _item(item: Json, what: str) -> str:
-    """Return `name (key value, ...)`; values are plain numbers: seconds, per second, shares."""
-    given = [f"{key} {_value(value)}" for key, value in item["params"].items() if value is not None]
+    """Return `name (key value, ...)`, without the parameters that are not set."""
+    given = [f"{key} {_value(value)}" for key, value in item["params"].items() if value is not None and value != {}]
     return str(item[what]) + (f" ({', '.join(given)})" if given else "")
 
 
