@@ -14,7 +14,7 @@ import unicodedata
 LENGTH_MAX = 200
 
 _PUNCTUATION = re.compile(r"([\\`*_\[\]{}|~#!$])")
-_BLOCK_START = re.compile(r"^(?:[-+=>:]|\d+(?=[.)]))")
+_BLOCK_START = re.compile(r"^(?:[-+=>:]|\d+(?=[.)](?:\s|$)))")
 _TICKS = re.compile(r"`+")
 
 
@@ -38,9 +38,9 @@ def shorten(text: str, length_max: int = LENGTH_MAX) -> str:
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
 
-def prose(text: object) -> str:
+def prose(text: object, length_max: int = LENGTH_MAX) -> str:
     """Return words of an experiment or a reason for use inside a sentence or a table cell."""
-    safe = shorten(visible(text).strip())
+    safe = shorten(visible(text).strip(), length_max)
     safe = safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     safe = _PUNCTUATION.sub(r"\\\1", safe)
     # Renderers turn these into links and mentions without any markup.

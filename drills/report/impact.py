@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from drills import stats
+from drills.checks.streams import BROKEN
 from drills.model import Outcome
 from drills.report.facts import Facts
 
@@ -76,8 +77,8 @@ def streams(facts: Facts) -> Streams | None:
     if facts.hit is None or not facts.evidence.has_ledger:
         return None
     arrivals = list(facts.evidence.in_flight_on_victims)
-    rows = facts.evidence.measured.filter(pl.col("arrival").is_in(arrivals))
-    return Streams(len(rows), len(rows.filter(~pl.col("good"))))
+    rows = facts.cohorts["caught"].filter(pl.col("arrival").is_in(arrivals))
+    return Streams(rows.height, rows.filter(pl.col("outcome").is_in(BROKEN)).height)
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ def label(check: Json) -> str:
 def margin(check: Json) -> float | None:
     """Return the unused share of what was allowed, None where value and bound cannot be compared."""
     value, bound = _number(check.get("value")), _number(check.get("bound"))
-    if value is None or bound is None:
-        return None
+    if value is None or bound is None or check.get("unit") not in ("s", "ratio"):
+        return None  # of a count there is no share to spare: all that may be cut was cut, and that is no luck
     if value <= bound:
         return None if bound <= 0 else (bound - value) / bound
     # More is better: of a share, the room is what is left to the whole.
@@ -102,7 +102,7 @@ def badly(facts: Facts) -> list[str]:
 
 
 def _reason(check: Json) -> str:
-    return f" — {prose(check['reason'])}" if check.get("reason") else ""
+    return f" ({prose(check['reason'])})" if check.get("reason") else ""
 
 
 def lucky(facts: Facts) -> list[str]:

@@ -5,7 +5,6 @@ Pure and offline: the same files give the same bytes. `notes.md`, where people w
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from drills.report.source import read
 
 POSTMORTEM = "postmortem.md"
 NOTES = "notes.md"
+#: Alternative texts of figures name every phase and mark.
+ALT_MAX = 600
 
 
 def write(folder: Path | str) -> Path:
@@ -29,7 +30,7 @@ def write(folder: Path | str) -> Path:
     for name, content in made.items():
         part = folder / f".{name}.part"
         part.write_bytes(content)
-        os.replace(part, folder / name)
+        part.replace(folder / name)
     return folder / POSTMORTEM
 
 
@@ -152,12 +153,10 @@ def _marks(facts: Facts) -> list[figures.Mark]:
     ends = [event for event in facts.of("revert.end") if event.data.get("restored") == "clean"]
     if facts.hit is not None and ends:
         marks.append(figures.Mark("off", ends[0].mono - facts.zero))
-    for stage in stages.downtime(facts):
-        if stage.name == "first good completion" and stage.at is not None:
-            marks.append(figures.Mark("replica back", stage.at - facts.zero))
-    for name, event in sections.alert_marks(facts):
-        marks.append(figures.Mark(name, at(event) - facts.zero))
-    return marks
+    served = [stage.at for stage in stages.downtime(facts) if stage.name == "first good completion"]
+    marks += [figures.Mark("replica back", moment - facts.zero) for moment in served if moment is not None]
+    alerts = sections.alert_marks(facts)
+    return marks + [figures.Mark(name, at(event) - facts.zero) for name, event in alerts]
 
 
 def _captions(facts: Facts, drawing: figures.Drawing) -> dict[str, str]:
@@ -169,11 +168,11 @@ def _captions(facts: Facts, drawing: figures.Drawing) -> dict[str, str]:
     marks = ", ".join(f"{mark.name} {mark.at_s:+.1f} s" for mark in drawing.marks) or "none"
     fault = facts.phase(Phase.FAULT)
     span = f" The fault phase ends at {words.offset(fault.end - facts.zero)}." if fault else ""
+    scatter = f"Scatter of time to first token by time: {total} arrivals, {bad} of them failed."
+    stack = f"How the arrivals of each second ended, stacked: {total - bad} of {total} were answered."
     return {
-        "latency_alt": prose(f"Scatter of time to first token by time: {total} arrivals, {bad} of them failed. "
-                             f"Phases: {phases}. Marks: {marks}."),
-        "latency_caption": f"Time to first token on a log scale; each kind of failure has its own row on top.{span}{thinned}",
-        "outcomes_alt": prose(f"How the arrivals of each second ended, stacked, with the load offered: {total - bad} of "
-                              f"{total} were answered. Phases: {phases}."),
+        "latency_alt": prose(f"{scatter} Phases: {phases}. Marks: {marks}.", ALT_MAX),
+        "latency_caption": f"Time to first token, log scale; each kind of failure has a row of its own.{span}{thinned}",
+        "outcomes_alt": prose(f"{stack} The line is the load offered. Phases: {phases}.", ALT_MAX),
         "outcomes_caption": "Bars: arrivals by the second in which they ended. Line: arrivals begun in that second.",
-    }  # fmt: skip
+    }

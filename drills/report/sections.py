@@ -7,7 +7,7 @@ from drills.evidence import at
 from drills.model import Event, Json
 from drills.report import impact, lessons, stages, words
 from drills.report.escape import code, prose
-from drills.report.facts import Facts, lines_of, references
+from drills.report.facts import Facts, earliest, lines_of, references
 from drills.report.timeline import timeline
 
 Row = list[str]
@@ -32,8 +32,8 @@ def _done(facts: Facts) -> str:
         reason = facts.data("end").get("reason")
         return "Nothing was injected" + (f": {prose(reason)}." if reason else ".")
     names = words.listed([_victim(victim) for victim in facts.victims.values()]) or "no replica"
-    expected = facts.evidence.expected_replicas
-    of = f" of {words.count(expected, 'replica')}" if expected else ""
+    expected, hit = facts.evidence.expected_replicas, len(facts.victims)
+    of = f", {'one' if hit == 1 else hit} of {words.count(expected, 'replica')}," if expected else ""
     load = f" under {_load(facts)}" if _load(facts) else ""
     when = f"At {words.clock(facts.wall(facts.hit))} UTC"
     what = words.listed([_fault(receipt) for receipt in facts.evidence.receipts]) or code(facts.name)
@@ -49,7 +49,7 @@ def _fault(receipt: Json) -> str:
 
 def _victim(victim: Json) -> str:
     gpus = [code(uuid) for uuid in victim.get("gpus") or []]
-    return code(victim.get("name")) + (f" with GPU {words.listed(gpus)}" if gpus else "")
+    return code(victim.get("name")) + (f" (GPU {words.listed(gpus)})" if gpus else "")
 
 
 def _load(facts: Facts) -> str:
@@ -204,7 +204,7 @@ def stage_rows(facts: Facts, reached: list[stages.Stage]) -> list[Row]:
     """Return the stages of a downtime, each with the time since the one before that was seen."""
     rows, previous = [], facts.zero
     for stage in reached:
-        step = "—" if stage.at is None else words.seconds(max(stage.at - previous, 0.0))
+        step = "—" if stage.at is None else "earlier" if stage.at < previous else words.seconds(stage.at - previous)
         rows.append([stage.name, stage.meaning, offset(facts, stage.at), step, stage.source])
         previous = previous if stage.at is None else max(previous, stage.at)
     return rows
@@ -233,10 +233,12 @@ def _when(facts: Facts, alert: str, state: str) -> Event | None:
     """Return the first event after the zero in which an alert came into a state."""
     status = {"notified": "firing", "resolution notified": "resolved"}.get(state)
     name, key, word = ("notified", "status", status) if status else ("alert", "state", state)
-    found = (
-        e for e in facts.of(name) if at(e) >= facts.zero and e.data.get("alert") == alert and e.data.get(key) == word
-    )
-    return min(found, key=at, default=None)
+    return earliest(e for e in _said(facts, name, alert) if at(e) >= facts.zero and e.data.get(key) == word)
+
+
+def _said(facts: Facts, event: str, alert: str) -> list[Event]:
+    """Return what was said of an alert; that it fires is Prometheus' word, Alertmanager only passes it on."""
+    return [e for e in facts.of(event) if e.data.get("alert") == alert and e.data.get("source") != "alertmanager"]
 
 
 def alert_rows(facts: Facts) -> list[Row]:
@@ -257,9 +259,8 @@ def _state(facts: Facts, alert: str, state: str) -> str:
     event = _when(facts, alert, state)
     if state == "inactive" and event is not None:  # what was inactive before it fired did not resolve
         fired = _when(facts, alert, "firing")
-        later = [e for e in facts.of("alert") if fired and at(e) > at(fired) and e.data.get("alert") == alert
-                 and e.data.get("state") == state]  # fmt: skip
-        event = min(later, key=at, default=None)
+        later = [e for e in _said(facts, "alert", alert) if fired and at(e) > at(fired)]
+        event = earliest(e for e in later if e.data.get("state") == state)
     return f"{offset(facts, at(event))} ({lines_of(event)})" if event else "not seen"
 
 

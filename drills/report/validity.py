@@ -15,6 +15,15 @@ ON_TIME_MIN = 0.98
 LAG_SHARE_OF_SLA = 0.05
 CPU_MAX = 0.8
 
+LAB = (
+    "The lab was drilled: unless the versions below name a real engine it is an emulator, and the GPUs are a stand-in "
+    "for `nvidia-smi` and NVML. A real engine and a real reset take other times."
+)
+ONE_INJECTION = (
+    "One injection: the intervals speak of this run. Requests in one outage are not independent, "
+    "and one drill that went well bounds no failure rate."
+)
+
 
 def gate_rows(facts: Facts) -> list[list[str]]:
     """Return each gate with its value, what it needed and whether it was met."""
@@ -110,15 +119,11 @@ def _load_alive(data: Json, stopped: Event | None) -> list[str]:
 
 def limits(facts: Facts) -> list[str]:
     """Return what this run cannot show."""
-    lines = []
-    if facts.target.get("kind") == "lab":
-        lines.append("The lab was drilled: its engines are an emulator unless the versions below name a real one, and its GPUs "
-                     "are a stand-in for `nvidia-smi` and NVML. Times of a real engine and a real reset are others.")  # fmt: skip
+    lines = [LAB] if facts.target.get("kind") == "lab" else []
     notes = (facts.header.get("target") or {}).get("notes") if isinstance(facts.header.get("target"), dict) else None
     lines += [prose(note) for note in notes or []]
     if facts.hit is not None:
-        lines.append("One injection: the intervals speak of this run. Requests in one outage are not independent, and one drill "
-                     "that went well bounds no failure rate.")  # fmt: skip
+        lines.append(ONE_INJECTION)
     load = (facts.experiment.get("load") or {}).get("arrivals") or {}
     if load.get("kind") == "users":
         lines.append("Closed loop: users wait for their answers, so the load sinks when the service is slow.")

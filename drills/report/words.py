@@ -50,8 +50,10 @@ def quantity(value: object, unit: str) -> str:
     """Return a check's value or bound in its unit (s, ratio, count or none)."""
     if value is None:
         return NO_DATA
+    if value == "inf":  # JSON has no infinity
+        return NEVER
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
+        return f"{value} s" if unit == "s" and str(value).startswith(">") else str(value)
     if unit == "s":
         return seconds(float(value))
     if unit == "ratio":

@@ -98,7 +98,13 @@ def one(
         "end": mono + wait + service,
     }  # fmt: skip
     if cut:
-        record |= {"outcome": "truncated", "end": START + HIT, "last_token": START + HIT, "done": False, "finish": None}
+        record |= {
+            "outcome": "truncated",
+            "end": START + HIT + 0.03,
+            "last_token": START + HIT,
+            "done": False,
+            "finish": None,
+        }
         if record["first_token"] > START + HIT:
             record |= {"outcome": "error", "error": "reset", "first_token": None, "last_token": None}
     if not ok:
@@ -116,7 +122,8 @@ def one(
     attempts = [
         {"replica": name if kind == "refused" else other, "role": "primary", "id": f"{RUN}-{arrival}-{n}",
          "method": "POST", "path": "/v1/chat/completions", "start": mono + n * 0.2, "connected": None,
-         "first_byte": record["headers"], "last_byte": record["end"], "end": record["end"], "status": 200, "bytes": 900,
+         "first_byte": record["headers"], "last_byte": record["end"],
+         "end": START + HIT + 0.02 if cut else record["end"], "status": 200, "bytes": 900,
          "close": "upstream_reset" if cut else kind}
         for n, kind in enumerate(tries)
     ]  # fmt: skip
@@ -125,10 +132,13 @@ def one(
 
 def samples(victim: str) -> list[Json]:
     """Return a completion probe's samples each second; the victim's fail while it is down."""
-    rows = []
+    rows: list[Json] = []
     for second in range(int(END)):
         down = HIT <= second < BACK
-        base = {"mono": START + second, "probe": "completion", "subject": victim}
+        healthy = 2 if DETECTED <= second < BACK else 3
+        rows.append({"mono": START + second, "probe": "router", "subject": "router", "ok": True,
+                     "values": {"healthy": healthy}})  # fmt: skip
+        base: Json = {"mono": START + second, "probe": "completion", "subject": victim}
         rows.append(base | ({"ok": False, "error": "refused"} if down else {"ok": True, "values": {"ttft_ms": 80.0}}))
     return rows
 
@@ -160,6 +170,7 @@ def journal(requests: list[Json], fault: str, victim: str, alert: str, outage: b
         "id": "r1", "run": RUN, "fault": fault, "target": "lab", "host": "local",
         "victims": [{"name": victim, "uid": "u1", "pid": 100, "pid_start": 5, "gpus": [UUID]}],
         "prior": {"gpus": {UUID: {"uptime_s": 8000.0}}, "boot_id": BOOT}, "holds": [], "undo": [], "deadline_s": 90.0,
+        "params": {"how": "crash", "victims": 1},
     }  # fmt: skip
     steps: list[tuple[float, str, Json]] = [
         (-3.0, "header", header(fault, alert)),
@@ -191,7 +202,7 @@ def journal(requests: list[Json], fault: str, victim: str, alert: str, outage: b
 
 def entry(n: int, at: float, event: str, data: Json) -> Json:
     """Return one journal line."""
-    time = datetime.fromtimestamp(WALL + at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    time = datetime.fromtimestamp(round(WALL + at, 6), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {"n": n, "time": time, "mono": START + at, "event": event, "data": data}
 
 
