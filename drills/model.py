@@ -38,6 +38,7 @@ class Left(StrEnum):
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
+    UNKNOWN = "unknown"  # nobody looked
 
 
 class Phase(StrEnum):

@@ -1,0 +1,59 @@
+"""accounted: every arrival that was drawn has exactly one record, and none of them hung."""
+
+from __future__ import annotations
+
+import polars as pl
+from pydantic import Field
+
+from drills.checks.base import Check
+from drills.evidence import Evidence
+from drills.model import CheckResult, Outcome, Verdict
+from drills.params import Params
+
+
+class AccountedParams(Params):
+    """max_hung: how many requests may hang."""
+
+    max_hung: int = Field(default=0, ge=0)
+
+
+class Accounted(Check[AccountedParams]):
+    """Arrivals drawn = records = sum of outcomes."""
+
+    name = "accounted"
+    Params = AccountedParams
+
+    @classmethod
+    def judge(cls, ev: Evidence, params: AccountedParams) -> CheckResult:
+        """Reconcile the generator's count with the records, and count what hung."""
+        stopped = ev.last("load.stopped")
+        if stopped is None or not isinstance(stopped.data.get("drawn"), int):
+            return cls.unclear("the generator never said how many arrivals it drew")
+        drawn, hung = int(stopped.data["drawn"]), ev.requests.filter(pl.col("outcome") == Outcome.HUNG).height
+        row = {"value": hung, "bound": params.max_hung, "unit": "count", "n": drawn, "events": (stopped.n,)}
+        if drawn == 0:
+            return cls.unclear("no arrival was drawn", **row)
+        if gap := mismatch(ev):
+            return cls.result(Verdict.FAIL, gap, **row)
+        if hung > params.max_hung:
+            return cls.result(Verdict.FAIL, f"{hung} requests hung; {params.max_hung} may", **row)
+        return cls.result(Verdict.PASS, f"{drawn} arrivals, {drawn} records, {hung} hung", **row)
+
+
+def mismatch(ev: Evidence) -> str:
+    """Say where arrivals, records and outcomes do not agree; empty when they do."""
+    stopped = ev.last("load.stopped")
+    if stopped is None:
+        return "the generator never said how many arrivals it drew"
+    said, records = stopped.data, ev.requests.height
+    counted = dict(ev.requests.group_by("outcome").len().iter_rows())
+    outcomes = {name: count for name, count in (said.get("outcomes") or {}).items() if count}
+    if said.get("drawn") != records:
+        return f"{said.get('drawn')} arrivals were drawn, {records} have a record"
+    if ev.requests["arrival"].n_unique() != records:
+        return f"{records} records are of {ev.requests['arrival'].n_unique()} arrivals"
+    if said.get("records") != records:
+        return f"the generator wrote {said.get('records')} records, {records} are here"
+    if unknown := set(counted) - {str(o) for o in Outcome}:
+        return f"records with no valid outcome: {', '.join(sorted(map(str, unknown)))}"
+    return "" if counted == outcomes else f"outcomes: the generator counted {outcomes}, the records say {counted}"

@@ -1,0 +1,162 @@
+"""alert: the right alert fired in time after the fault, and resolves after it; fired and notified are two times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from drills.checks.base import NO_INJECTION, Check, by_deadline
+from drills.checks.measures import seconds
+from drills.evidence import Evidence, at
+from drills.model import CheckResult, Event, Json, Verdict
+from drills.params import Duration, Params
+
+#: Longer than this without a successful look at Prometheus, an alert may have come and gone unseen.
+POLL_GAP_S = 5.0
+INSTALL = (
+    "Prometheus was not watched: install prometheus and alertmanager (Debian: prometheus, prometheus-alertmanager), "
+    "or name them in the target"
+)
+
+
+class AlertParams(Params):
+    """name; within: injection to firing; resolves_within: fault off to gone; notified_within: injection to receipt.
+
+    In `labels` the words {victim} and {gpu} stand for the names and the GPU UUIDs of what was hit.
+    """
+
+    name: str
+    within: Duration
+    resolves_within: Duration | None = None
+    notified_within: Duration | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class Alert(Check[AlertParams]):
+    """From what Prometheus and the receiver said, never from the fault."""
+
+    name = "alert"
+    Params = AlertParams
+
+    @classmethod
+    def window_s(cls, params: AlertParams) -> float:
+        """Return the longest of the three."""
+        return max(params.within, params.resolves_within or 0.0, params.notified_within or 0.0)
+
+    @classmethod
+    def judge(cls, ev: Evidence, params: AlertParams) -> CheckResult:
+        """Judge firing, then the notification, then the end of it."""
+        hit = ev.t_inject
+        if hit is None:
+            return cls.unclear(NO_INJECTION)
+        said = [
+            e for e in ev.of("alert") if e.data.get("alert") == params.name and e.data.get("source") != "alertmanager"
+        ]
+        before = _open_before(said, hit)
+        right = [e for e in said if at(e) >= hit and _matches(ev, params.labels, e.data)]
+        firing = next((e for e in right if e.data.get("state") == "firing"), None)
+        notes = _notes(ev, params, hit)
+        row = _row(ev, params, hit, firing, notes, right)
+        if before:
+            return cls.unclear(f"{params.name} was {before.data['state']} before the injection", **row)
+        if firing is None:
+            return cls._silence(ev, params, hit, said, row)
+        fired_s = at(firing) - hit
+        if fired_s > params.within:
+            return cls.result(Verdict.FAIL, f"fired {fired_s:.1f} s after the injection", **row)
+        return cls._after(ev, params, hit, row)
+
+    @classmethod
+    def _silence(
+        cls, ev: Evidence, params: AlertParams, hit: float, said: list[Event], row: dict[str, Any]
+    ) -> CheckResult:
+        watched = _watched_s(ev, hit)
+        if watched is None:
+            return cls.unclear(INSTALL, **row)
+        verdict = by_deadline(None, params.within, watched)
+        if verdict is Verdict.INCONCLUSIVE:
+            return cls.unclear(f"did not fire, and Prometheus was seen without a gap for {watched:.1f} s only", **row)
+        others = [e.data.get("labels") for e in said if at(e) >= hit and e.data.get("state") == "firing"]
+        if others:
+            return cls.result(verdict, f"fired with other labels: {others[0]}", **row)
+        return cls.result(verdict, f"did not fire within {params.within:g} s", **row)
+
+    @classmethod
+    def _after(cls, ev: Evidence, params: AlertParams, hit: float, row: dict[str, Any]) -> CheckResult:
+        """Judge what must follow the firing."""
+        detail = row["detail"]
+        if params.notified_within is not None:
+            verdict = by_deadline(detail["notified_s"], params.notified_within, ev.ended - hit)
+            if verdict is not Verdict.PASS:
+                return cls.result(verdict, f"notified: {_or_never(detail['notified_s'])}", **row)
+        if params.resolves_within is not None:
+            if ev.t_off is None:
+                return cls.unclear("fired; the fault was never proven off, so its end cannot be judged", **row)
+            verdict = by_deadline(detail["resolved_s"], params.resolves_within, ev.ended - ev.t_off)
+            if verdict is not Verdict.PASS:
+                return cls.result(verdict, f"fired in time; resolved: {_or_never(detail['resolved_s'])}", **row)
+        return cls.result(Verdict.PASS, "fired in time", **row)
+
+
+def _row(
+    ev: Evidence, params: AlertParams, hit: float, firing: Event | None, notes: list[Event], right: list[Event]
+) -> dict[str, Any]:
+    noted = next((e for e in notes if e.data.get("status") == "firing"), None)
+    ended = None
+    if firing is not None:
+        # Several series of one alert may fire; it is over when the last of them is.
+        last = {repr(sorted(e.data.get("labels", {}).items())): e for e in right}
+        over = all(e.data.get("state") == "inactive" for e in last.values())
+        ended = max(last.values(), key=at) if over else None
+    from_off = ev.t_off if ev.t_off is not None else hit
+    fired_s = seconds(at(firing) - hit) if firing else None
+    return {
+        "value": fired_s,
+        "bound": params.within,
+        "unit": "s",
+        "events": tuple(e.n for e in (firing, noted, ended) if e is not None),
+        "detail": {
+            "fired_s": fired_s,
+            "notified_s": seconds(at(noted) - hit) if noted else None,
+            "resolved_s": seconds(max(0.0, at(ended) - from_off)) if ended else None,
+            "labels": firing.data.get("labels") if firing else None,
+        },
+    }
+
+
+def _open_before(said: list[Event], hit: float) -> Event | None:
+    """Return an alert of that name that was pending or firing when the fault came."""
+    states = {repr(sorted(e.data.get("labels", {}).items())): e for e in said if at(e) < hit}
+    return next((e for e in states.values() if e.data.get("state") not in ("inactive", None)), None)
+
+
+def _notes(ev: Evidence, params: AlertParams, hit: float) -> list[Event]:
+    mine = [e for e in ev.of("notified") if e.data.get("alert") == params.name and at(e) >= hit]
+    return [e for e in mine if _matches(ev, params.labels, e.data)]
+
+
+def _matches(ev: Evidence, wanted: dict[str, str], data: Json) -> bool:
+    found = data.get("labels") or {}
+    stand_for = {
+        "{victim}": set(ev.victims),
+        "{gpu}": {gpu for v in ev.victims.values() for gpu in v.get("gpus") or ()},
+    }
+    return all(found.get(key) in stand_for.get(value, {value}) for key, value in wanted.items())
+
+
+def _watched_s(ev: Evidence, hit: float) -> float | None:
+    """Return how long from the injection Prometheus was seen without a gap; None when it never was."""
+    looks = [s for s in ev.samples if s.get("probe") == "alerts" and s.get("subject") == "prometheus" and s.get("ok")]
+    if not looks:
+        return None
+    seen = hit
+    for mono in sorted(float(s["mono"]) for s in looks if s["mono"] >= hit):
+        if mono - seen > POLL_GAP_S:
+            break
+        seen = mono
+    return seen - hit
+
+
+def _or_never(value: float | None) -> str:
+    return "not seen" if value is None else f"after {value:.1f} s"

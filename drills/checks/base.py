@@ -1,0 +1,64 @@
+"""What every check is: a name, parameters, and one pure function from evidence to a result.
+
+A check judges, it never measures. It passes only on evidence: no data, too few samples and broken data are
+inconclusive with the reason. To add one, copy a short one (`accounted.py`), and add a line to `CHECKS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+from drills.evidence import Evidence
+from drills.model import CheckResult, Json, Verdict
+from drills.params import Duration, Params
+
+P = TypeVar("P", bound=Params)
+
+
+class Within(Params):
+    """within: the most it may take."""
+
+    within: Duration
+
+
+class Check(ABC, Generic[P]):
+    """One question to a run; stateless, so the class itself is used."""
+
+    name: ClassVar[str]
+    Params: ClassVar[type[Params]]
+
+    @classmethod
+    @abstractmethod
+    def judge(cls, ev: Evidence, params: P) -> CheckResult:
+        """Answer from the evidence."""
+
+    @classmethod
+    def window_s(cls, params: P) -> float:  # noqa: ARG003
+        """Return how long the run must watch after the fault for this check, in seconds (0: not at all)."""
+        return 0.0
+
+    @classmethod
+    def plan_errors(cls, params: P, plan: Json) -> list[str]:  # noqa: ARG003
+        """Return why this check could never decide in a run of that plan (the content of plan.json)."""
+        return []
+
+    @classmethod
+    def result(cls, verdict: Verdict, reason: str = "", **more: Any) -> CheckResult:
+        """Return this check's row."""
+        return CheckResult(cls.name, verdict, reason=reason, **more)
+
+    @classmethod
+    def unclear(cls, reason: str, **more: Any) -> CheckResult:
+        """Return an inconclusive row."""
+        return cls.result(Verdict.INCONCLUSIVE, reason, **more)
+
+
+def by_deadline(value_s: float | None, within_s: float, observed_s: float) -> Verdict:
+    """Judge something that had to happen: late is a fail, absent is a fail only when watched long enough."""
+    if value_s is not None:
+        return Verdict.PASS if value_s <= within_s else Verdict.FAIL
+    return Verdict.FAIL if observed_s >= within_s else Verdict.INCONCLUSIVE
+
+
+NO_INJECTION = "nothing was injected, so there is nothing to judge"

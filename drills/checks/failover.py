@@ -1,0 +1,59 @@
+"""failover: how long after the injection arrivals were still hurt by the victims."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from drills.checks import measures
+from drills.checks.base import NO_INJECTION, Check, Within, by_deadline
+from drills.evidence import Evidence
+from drills.model import CheckResult, Verdict
+
+
+class Failover(Check[Within]):
+    """Traffic moved by itself, within so many seconds."""
+
+    name = "failover"
+    Params = Within
+
+    @classmethod
+    def window_s(cls, params: Within) -> float:
+        """Return `within`."""
+        return params.within
+
+    @classmethod
+    def judge(cls, ev: Evidence, params: Within) -> CheckResult:
+        """Compare the last hurt arrival with `within`."""
+        measured = measures.failover(ev)
+        if measured is None or ev.t_inject is None:
+            return cls.unclear(NO_INJECTION)
+        observed_s = ev.ended - ev.t_inject
+        value = measures.seconds(measured.value_s)
+        verdict = by_deadline(
+            value if measured.affected or observed_s >= params.within else None, params.within, observed_s
+        )
+        detail = {
+            "affected": measured.affected,
+            "last_arrival": measured.last_arrival,
+            "split": measures.split(ev),
+            "ledger": "attempts on victims" if ev.has_ledger else "none: every violation counts",
+        }
+        row = {"value": value, "bound": params.within, "unit": "s", "n": measured.n, "detail": detail}
+        row["events"] = (ev.hits[0].n,)
+        if measured.n == 0:
+            return cls.unclear("no arrival after the injection", **row)
+        if verdict is Verdict.PASS and (idle := idle_victims(ev)):
+            return cls.unclear(f"{', '.join(idle)} served nothing before the injection: no traffic had to move", **row)
+        if verdict is Verdict.INCONCLUSIVE:
+            return cls.unclear(f"watched for {observed_s:.1f} s only", **row)
+        reason = f"{measured.affected} of {measured.n} later arrivals were hurt"
+        return cls.result(verdict, reason if measured.affected else "no later arrival was hurt", **row)
+
+
+def idle_victims(ev: Evidence) -> list[str]:
+    """Return the victims without an attempt in the baseline, where a ledger can tell."""
+    if not ev.has_ledger:
+        return []
+    before = ev.ledger.filter(pl.col("arrival").is_not_null() & (pl.col("start") < ev.t_inject))
+    served = set(before["replica"].to_list())
+    return [name for name in ev.victims if name not in served]

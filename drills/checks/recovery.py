@@ -1,0 +1,47 @@
+"""recovery: the first time after which traffic stays in band for as long as was watched, load unchanged."""
+
+from __future__ import annotations
+
+from drills.checks import measures
+from drills.checks.base import NO_INJECTION, Check, Within, by_deadline
+from drills.checks.measures import WINDOW_S
+from drills.evidence import Evidence
+from drills.model import CheckResult
+
+
+class Recovery(Check[Within]):
+    """Counted from the injection for one-shot faults, from proven-off for held ones."""
+
+    name = "recovery"
+    Params = Within
+
+    @classmethod
+    def window_s(cls, params: Within) -> float:
+        """Return `within` and one window of the band."""
+        return params.within + WINDOW_S
+
+    @classmethod
+    def judge(cls, ev: Evidence, params: Within) -> CheckResult:
+        """Compare the recovery time with `within`; never is "> observed", not a number."""
+        measured = measures.recovery(ev)
+        if ev.t_inject is None:
+            return cls.unclear(NO_INJECTION)
+        if measured is None:
+            return cls.unclear("the fault was never proven off, so there is no time to count from")
+        detail = {
+            "band": round(measured.band, 6),
+            "window_s": WINDOW_S,
+            "windows": measured.windows,
+            "watched_s": measures.seconds(measured.watched_s),
+            "counted_from": "proven off" if ev.held else "injection",
+            "split": measures.split(ev),
+        }
+        row = {"bound": params.within, "unit": "s", "n": ev.watched.height, "detail": detail}
+        row["events"] = tuple(e.n for e in [*ev.hits[:1], *(ev.of("proof.off") if ev.held else [])])
+        if measured.reason:
+            return cls.unclear(measured.reason, **row)
+        verdict = by_deadline(measured.value_s, params.within, measured.watched_s - WINDOW_S)
+        if measured.value_s is None:
+            return cls.result(verdict, "not back in band at the end", value=f"> {measured.watched_s:.1f}", **row)
+        return cls.result(verdict, f"in band for the {measured.watched_s - measured.value_s:.0f} s watched after it",
+                          value=measures.seconds(measured.value_s), **row)  # fmt: skip

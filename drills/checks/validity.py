@@ -1,0 +1,183 @@
+"""Whether a run may be judged at all. One broken gate makes the whole run inconclusive, with the reason.
+
+A measurement that is not to be trusted is neither a pass nor a fail of the service.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+from drills import stats
+from drills.checks.accounted import mismatch
+from drills.evidence import Evidence
+from drills.model import Json, Phase, Verdict
+
+ON_TIME_SHARE = 0.98
+LAG_OF_SLA = 0.05
+CPU_MAX = 0.80
+CPU_WINDOW_S = 10  # heartbeats; a busy second alone shows in the lag, if it matters
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate: `broken` is the reason, empty when it holds."""
+
+    name: str
+    broken: str
+    value: float | None = None
+    bound: float | None = None
+
+
+def gates(ev: Evidence) -> list[Gate]:
+    """Return all gates, in the order in which they matter."""
+    return [_guarded(name, gate, ev) for name, gate in _GATES.items()]
+
+
+def reasons(ev: Evidence) -> list[str]:
+    """Return why the run may not be judged; empty when it may."""
+    return [gate.broken for gate in gates(ev) if gate.broken]
+
+
+def _guarded(name: str, gate: Callable[[Evidence], Gate | str], ev: Evidence) -> Gate:
+    """A gate that cannot be evaluated does not hold."""
+    try:
+        found = gate(ev)
+    except Exception as exc:
+        return Gate(name, f"{name} cannot be told: {type(exc).__name__}: {exc}")
+    return found if isinstance(found, Gate) else Gate(name, found)
+
+
+def _completed(ev: Evidence) -> str:
+    end = ev.last("end")
+    if end is None:
+        return "the journal ends before the run did"
+    if end.data.get("status") != "completed":
+        return f"the run did not complete: {end.data.get('status')}: {end.data.get('reason') or 'no reason given'}"
+    broken = ev.last("broken")
+    return f"{broken.data.get('step')} failed: {broken.data.get('error')}" if broken else ""
+
+
+def _undisturbed(ev: Evidence) -> str:
+    changed = ev.last("changed_by_others")
+    return f"changed by others: {changed.data}" if changed else ""
+
+
+def _files(ev: Evidence) -> str:
+    if ev.problems:
+        return "; ".join(ev.problems)
+    if [event.n for event in ev.events] != list(range(1, len(ev.events) + 1)):
+        return "the journal has a hole: its events are not numbered 1, 2, 3, ..."
+    said = [e.data for e in ev.of("collected") if e.data.get("file") == "ledger.ndjson"]
+    if said and said[-1].get("lines") != ev.ledger.height:
+        return f"ledger.ndjson has {ev.ledger.height} lines, {said[-1].get('lines')} were collected"
+    return ""
+
+
+def _load_alive(ev: Evidence) -> str:
+    stopped = ev.last("load.stopped")
+    if stopped is None:
+        return "the load process never reported its end"
+    return f"the load process died: {stopped.data.get('reason')}" if stopped.data.get("died") else ""
+
+
+def _accounted(ev: Evidence) -> str:
+    return mismatch(ev)
+
+
+def _on_time(ev: Evidence) -> Gate:
+    """Arrivals sent, or shed, before their own delay alone would have broken the SLA."""
+    name = "handled on time"
+    stopped = ev.last("load.stopped")
+    drawn = (stopped.data.get("drawn") if stopped else None) or 0
+    if drawn <= 0:
+        return Gate(name, "no arrivals were drawn")
+    share = ev.requests.filter(pl.col("lag") <= ev.sla.ttft.value_s).height / drawn
+    broken = f"the generator handled {share:.1%} of the arrivals on time, {ON_TIME_SHARE:.0%} are needed"
+    return Gate(name, "" if share >= ON_TIME_SHARE else broken, round(share, 6), ON_TIME_SHARE)
+
+
+def _lag(ev: Evidence) -> Gate:
+    name, bound = "schedule lag", LAG_OF_SLA * ev.sla.ttft.value_s
+    baseline = ev.phase(Phase.BASELINE)
+    judged = ev.requests if baseline is None else ev.requests.filter(pl.col("intended") >= baseline.begin)
+    p99 = stats.nearest_rank(judged["lag"].drop_nulls().sort().to_list(), 0.99)
+    if p99 is None:
+        return Gate(name, "no schedule lag was recorded")
+    broken = f"the generator's schedule lag p99 is {1000 * p99:.0f} ms, at most {1000 * bound:.0f} ms may be"
+    return Gate(name, "" if p99 <= bound else broken, round(p99, 6), round(bound, 6))
+
+
+def _cpu(ev: Evidence) -> Gate:
+    cpu = _busiest(ev)
+    if cpu is None:
+        return Gate("generator CPU", "the generator's CPU was not measured")
+    broken = f"the generator used {cpu:.0%} of a core, less than {CPU_MAX:.0%} may be"
+    return Gate("generator CPU", "" if cpu < CPU_MAX else broken, round(cpu, 6), CPU_MAX)
+
+
+def _busiest(ev: Evidence) -> float | None:
+    """Return the largest mean over ten heartbeats from the baseline on; without heartbeats the largest second."""
+    baseline = ev.phase(Phase.BASELINE)
+    begin = baseline.begin if baseline else 0.0
+    beats = [s["values"] for s in ev.samples if s.get("probe") == "load" and s.get("ok") and s["mono"] >= begin]
+    last: deque[float] = deque(maxlen=CPU_WINDOW_S)
+    means = []
+    for beat in beats:
+        last.append(float(beat["cpu"]))
+        if len(last) == CPU_WINDOW_S:
+            means.append(sum(last) / CPU_WINDOW_S)
+    if means:
+        return max(means)
+    stopped = ev.last("load.stopped")
+    value = stopped.data.get("cpu_max") if stopped else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _baseline(ev: Evidence) -> str:
+    """The SLA already broken before the fault leaves nothing to be learnt about the fault."""
+    before = ev.cohort("baseline")
+    n = before.height
+    if n == 0:
+        return "there is no baseline"
+    slow, failed = int(before["violation"].sum()), n - int(before["good"].sum())
+    if stats.judge_share(failed, n, ev.sla.errors) is Verdict.FAIL:
+        return f"the SLA was broken before the fault: {failed} of {n} baseline arrivals were not answered"
+    if stats.judge_share(slow, n, 1.0 - ev.sla.ttft.quantile) is Verdict.FAIL:
+        return f"the SLA was broken before the fault: {slow} of {n} baseline arrivals were over the TTFT bound"
+    return ""
+
+
+def _proven(ev: Evidence) -> str:
+    """Each fault that was put on is proven on, and later off; a one-shot one leaves nothing in place."""
+    if not ev.receipts:
+        return "no fault was put on"
+    for receipt in ev.receipts:
+        for proof, word in (("proof.on", "on"), ("proof.off", "off")):
+            seen = [e.data for e in ev.of(proof) if e.data.get("receipt") == receipt["id"]]
+            if not seen or seen[-1].get("ok") is not True:
+                return f"{receipt['fault']} is not proven {word}{_why(seen)}"
+    return "" if ev.t_inject is not None else "nothing was injected"
+
+
+def _why(seen: list[Json]) -> str:
+    if not seen:
+        return ": nobody looked"
+    return ": it was seen not to be" if seen[-1].get("ok") is False else ": nothing could be seen"
+
+
+_GATES: dict[str, Callable[[Evidence], Gate | str]] = {
+    "run completed": _completed,
+    "undisturbed": _undisturbed,
+    "files whole": _files,
+    "load process alive": _load_alive,
+    "fault proven on and off": _proven,
+    "all arrivals accounted for": _accounted,
+    "handled on time": _on_time,
+    "schedule lag": _lag,
+    "generator CPU": _cpu,
+    "baseline in the SLA": _baseline,
+}

@@ -1,0 +1,135 @@
+"""Reads the big files of a run into columns: one row an arrival, one row an attempt.
+
+Read by schema: unknown keys are ignored, missing ones are null. A torn last line is left out; any other
+bad line raises a polars error.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import polars as pl
+
+from drills.model import GOOD
+
+ATTEMPT = pl.Struct(
+    {
+        "attempt": pl.Int64,
+        "id": pl.String,
+        "sent": pl.Float64,
+        "headers": pl.Float64,
+        "first_token": pl.Float64,
+        "end": pl.Float64,
+        "outcome": pl.String,
+        "error": pl.String,
+        "status": pl.Int64,
+    }
+)
+REQUESTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "arrival": pl.Int64,
+    "session": pl.Int64,
+    "turn": pl.Int64,
+    "intended": pl.Float64,
+    "sent": pl.Float64,
+    "headers": pl.Float64,
+    "first_token": pl.Float64,
+    "last_token": pl.Float64,
+    "end": pl.Float64,
+    "wall": pl.Float64,
+    "outcome": pl.String,
+    "error": pl.String,
+    "status": pl.Int64,
+    "detail": pl.String,
+    "model": pl.String,
+    "cached": pl.Boolean,
+    "tokens_asked": pl.Int64,
+    "tokens": pl.Int64,
+    "finish": pl.String,
+    "done": pl.Boolean,
+    "lag": pl.Float64,
+    "attempts": pl.List(ATTEMPT),
+    "chunks": pl.List(pl.Float64),
+    "dup": pl.Boolean,
+}
+LEDGER: dict[str, pl.DataType | type[pl.DataType]] = {
+    "replica": pl.String,
+    "role": pl.String,
+    "id": pl.String,
+    "method": pl.String,
+    "path": pl.String,
+    "start": pl.Float64,
+    "connected": pl.Float64,
+    "first_byte": pl.Float64,
+    "last_byte": pl.Float64,
+    "end": pl.Float64,
+    "status": pl.Int64,
+    "bytes": pl.Int64,
+    "close": pl.String,
+}
+_STEP_BYTES = 1 << 20
+METRICS = ("ttft", "e2e", "max_gap", "tpot")
+
+
+def requests(path: Path | None) -> pl.DataFrame:
+    """Return the records of arrivals in order of arrival; empty without a file."""
+    return _read(path, REQUESTS).sort("arrival", maintain_order=True)
+
+
+def ledger(path: Path | None) -> pl.DataFrame:
+    """Return the attempts in order of their start; empty without a file."""
+    return _read(path, LEDGER).sort("start", "replica", maintain_order=True)
+
+
+def with_arrivals(attempts: pl.DataFrame, run: str) -> pl.DataFrame:
+    """Add `arrival` and `attempt` from ids `<run>-<arrival>-<attempt>`; null for requests that are not the run's."""
+    parts = pl.col("id").str.extract_groups(r"^(?<id_run>.*)-(?<arrival>\d{1,18})-(?<attempt>\d{1,18})$")
+    split = attempts.with_columns(parts.alias("parts")).unnest("parts")
+    ours = pl.col("id_run") == run
+    number = [pl.when(ours).then(pl.col(name)).cast(pl.Int64).alias(name) for name in ("arrival", "attempt")]
+    return split.with_columns(number).drop("id_run")
+
+
+def measured(frame: pl.DataFrame, ttft_bound_s: float) -> pl.DataFrame:
+    """Add `good`, the latencies in seconds and `violation` of the TTFT bound.
+
+    A latency that should be there and is not counts as infinitely slow, like that of a failed request.
+    Null, and so left out, is only the `tpot` of an answer of one token.
+    """
+    good = pl.col("outcome").is_in(sorted(GOOD))
+    first, last, began = pl.col("first_token"), pl.col("last_token"), pl.col("intended")
+    gaps = pl.col("chunks").list.diff().list.max() / 1000.0
+    max_gap = pl.when(pl.col("chunks").list.len() == 1).then(0.0).otherwise(gaps)
+    tpot = pl.when(pl.col("tokens") > 1).then((last - first) / (pl.col("tokens") - 1))
+    one_token = good & (pl.col("tokens") == 1)
+    latencies = {"ttft": first - began, "e2e": pl.col("end") - began, "max_gap": max_gap, "tpot": tpot}
+    inf = pl.lit(float("inf"))
+    columns = [pl.when(good).then(value).fill_null(inf).alias(name) for name, value in latencies.items()]
+    return (
+        frame.with_columns(good.fill_null(value=False).alias("good"), *columns)
+        .with_columns(pl.when(one_token).then(None).otherwise(pl.col("tpot")).alias("tpot"))
+        .with_columns((pl.col("ttft") > ttft_bound_s).alias("violation"))
+    )
+
+
+def _read(path: Path | None, schema: dict[str, pl.DataType | type[pl.DataType]]) -> pl.DataFrame:
+    if path is None or not path.is_file() or path.stat().st_size == 0:
+        return pl.DataFrame(schema=schema)
+    torn = _torn_bytes(path)
+    if not torn:
+        return pl.scan_ndjson(path, schema=schema).collect()
+    content = path.read_bytes()[:-torn]
+    return pl.read_ndjson(io.BytesIO(content), schema=schema) if content else pl.DataFrame(schema=schema)
+
+
+def _torn_bytes(path: Path) -> int:
+    """Return how many bytes at the end do not make a whole line."""
+    size = begin = path.stat().st_size
+    with path.open("rb") as file:
+        while begin > 0:
+            begin, end = max(0, begin - _STEP_BYTES), begin
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                return size - (begin + found + 1)
+    return size

@@ -1,0 +1,167 @@
+"""Run folder → verdict. Pure and offline: the same files give the same bytes.
+
+Merged pessimistically: fail over inconclusive over pass; rows that are not judged stay outside. A broken
+validity gate makes the run inconclusive, whatever the rows say. `restored` and `left` stand beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from drills import evidence
+from drills.checks import CHECKS, validity
+from drills.errors import (
+    EXIT_FAIL,
+    EXIT_INCONCLUSIVE,
+    EXIT_NOT_RESTORED,
+    EXIT_PASS,
+    EXIT_REFUSED,
+    EXIT_STOPPED,
+    nearest,
+)
+from drills.evidence import Evidence
+from drills.model import CheckResult, Json, Left, Restored, RunVerdict, Verdict
+
+FILE = "verdict.json"
+_EXITS = {Verdict.PASS: EXIT_PASS, Verdict.FAIL: EXIT_FAIL, Verdict.INCONCLUSIVE: EXIT_INCONCLUSIVE}
+
+
+def judge(run_folder: Path | str) -> RunVerdict:
+    """Judge a run by its files; raises DrillError when there is nothing to judge."""
+    return of(evidence.read(run_folder))
+
+
+def write(run_folder: Path | str) -> RunVerdict:
+    """Judge a run and write its verdict.json in one step."""
+    verdict = judge(run_folder)
+    path = Path(run_folder) / FILE
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(encode(verdict))
+    temporary.replace(path)
+    return verdict
+
+
+def encode(verdict: RunVerdict) -> bytes:
+    """Return the content of verdict.json."""
+    return (json.dumps(asdict(verdict), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def of(ev: Evidence) -> RunVerdict:
+    """Judge evidence."""
+    status = _status(ev)
+    rows = tuple(_row(ev, item, status) for item in ev.plan.get("experiment", {}).get("checks", ()))
+    broken = validity.reasons(ev)
+    verdict = Verdict.INCONCLUSIVE if broken else merge(row.verdict for row in rows)
+    restored = restored_by(ev)
+    return RunVerdict(
+        run=ev.run,
+        verdict=verdict,
+        restored=restored,
+        left=left(ev),
+        exit_code=exit_code(verdict, restored, touched=bool(ev.receipts), status=status),
+        checks=rows,
+        reason="; ".join(broken) or _why(verdict, rows),
+    )
+
+
+def merge(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst verdict: fail, then inconclusive, then pass; nothing judged is inconclusive."""
+    judged = {verdict for verdict in verdicts if verdict is not Verdict.NOT_JUDGED}
+    if Verdict.FAIL in judged:
+        return Verdict.FAIL
+    return Verdict.PASS if judged == {Verdict.PASS} else Verdict.INCONCLUSIVE
+
+
+def restored_by(ev: Evidence) -> Restored:
+    """Return whether every receipt's revert ended clean; one without an end is unknown."""
+    found = {Restored.CLEAN}
+    for receipt in ev.receipts:
+        ends = [e.data.get("restored") for e in ev.of("revert.end") if e.data.get("receipt") == receipt["id"]]
+        found.add(Restored(ends[-1]) if ends and ends[-1] in set(Restored) else Restored.UNKNOWN)
+    return next(r for r in (Restored.DIRTY, Restored.UNKNOWN, Restored.CLEAN) if r in found)
+
+
+def left(ev: Evidence) -> Left:
+    """Return how the service was when it was last looked at; a passed gate is the last look of a refused run."""
+    seen = ev.last("left")
+    if seen is not None:
+        return Left.HEALTHY if seen.data.get("left") == Left.HEALTHY else Left.DEGRADED
+    gate = ev.last("gate")
+    if ev.receipts or gate is None:
+        return Left.UNKNOWN
+    return Left.HEALTHY if gate.data.get("ok") else Left.DEGRADED
+
+
+def exit_code(verdict: Verdict, restored: Restored, *, touched: bool, status: str) -> int:
+    """Return the exit code of one run; not restored outranks all."""
+    if touched and restored is not Restored.CLEAN:
+        return EXIT_NOT_RESTORED
+    if status == "stopped":
+        return EXIT_STOPPED
+    if status == "refused":
+        return EXIT_REFUSED
+    return _EXITS.get(verdict, EXIT_INCONCLUSIVE)
+
+
+def _status(ev: Evidence) -> str:
+    """Return how the run ended; a later recovery does not change that."""
+    ends = ev.of("end")
+    return str(ends[0].data.get("status")) if ends else "crashed"
+
+
+def _row(ev: Evidence, item: Json, status: str) -> CheckResult:
+    name, raw = _named(item)
+    if name not in CHECKS:
+        return CheckResult(name, Verdict.INCONCLUSIVE, reason=f"unknown check{nearest(name, CHECKS)}", params=raw)
+    check = CHECKS[name]
+    try:
+        params = check.Params.model_validate(raw)
+        window_s, watched_s = check.window_s(params), _planned_watch_s(ev.plan)
+        if status == "refused":
+            found = CheckResult(name, Verdict.NOT_JUDGED, reason="refused before anything was touched")
+        elif window_s > watched_s:
+            found = CheckResult(
+                name, Verdict.NOT_JUDGED, reason=f"needs {window_s:g} s, the plan watches {watched_s:g} s"
+            )
+        else:
+            found = check.judge(ev, params)
+    except Exception as exc:
+        # A judge that breaks has shown nothing about the service.
+        found = CheckResult(name, Verdict.INCONCLUSIVE, reason=f"the check crashed: {type(exc).__name__}: {exc}")
+    return _finite(replace(found, params=raw))
+
+
+def _named(item: Json) -> tuple[str, Json]:
+    """Read `{"check": name, "params": {...}}`, or `{name: {...}}` as people write it."""
+    if "check" in item:
+        return str(item["check"]), dict(item.get("params") or {})
+    name, params = next(iter(item.items()))
+    return str(name), dict(params or {})
+
+
+def _planned_watch_s(plan: Json) -> float:
+    """Return how long the plan watches after the injection, or after a held fault is off."""
+    phases = plan["phases"]
+    if "recovery_from" in phases:
+        return float(phases["recovery_s"])
+    return float(phases["fault_s"]) + float(phases["recovery_s"])
+
+
+def _finite(row: CheckResult) -> CheckResult:
+    """A value that is no number is no evidence."""
+    if isinstance(row.value, float) and not math.isfinite(row.value):
+        return replace(row, verdict=Verdict.INCONCLUSIVE, value=None, reason=f"the value is {row.value}")
+    return row
+
+
+def _why(verdict: Verdict, rows: tuple[CheckResult, ...]) -> str:
+    """Say which rows made the verdict."""
+    if verdict is Verdict.PASS:
+        return ""
+    causes: list[Any] = [f"{row.check}: {row.reason}" for row in rows if row.verdict is verdict]
+    return "; ".join(causes) or "no check was judged"
