@@ -107,6 +107,7 @@ class Drill:
         self.broken: Exception | None = None
         self.next_look_mono = 0.0
         self.beat_written = 0
+        self.load_began_mono = 0.0
 
     def tell(self, event: str, data: Json) -> None:
         """Write one event down; it is on disk when this returns."""
@@ -126,8 +127,11 @@ class Drill:
     # ---- the whole of it ---------------------------------------------------------------------------------
 
     def go(self, header: Json) -> Ended:
-        """Run to the end. Raises only our own bugs and a journal that cannot be begun."""
-        self.tell("header", header)
+        """Run to the end. Raises our own bugs, and Refused when the journal cannot be begun."""
+        try:
+            self.tell("header", header)
+        except DrillError as error:
+            raise Refused(f"{error}; nothing was touched") from None
         ended = Ended("crashed", "the run did not reach its end")
         try:
             self._take_lock()
@@ -224,7 +228,10 @@ class Drill:
 
     def _start_load(self) -> None:
         self.sampler.start(self.watch.jobs())
-        self.load.start(self.s.load_plan, self.s.folder)
+        load_plan = self.s.folder / "load.json"
+        load_plan.write_text(json.dumps(self.s.load_plan, indent=2, sort_keys=True) + "\n")
+        self.load_began_mono = self.clock.mono()
+        self.load.start(load_plan, self.s.folder / "load.log")
         self.tell("load.started", {"pid": self.load.pid})
 
     def _phases(self, chosen: list[list[Replica]]) -> None:
@@ -273,7 +280,7 @@ class Drill:
                 self.tell("stop", {"by": who.strip(), "how": "stop file"})
                 raise Stopped(f"drill stop, by {who.strip()}")
         if not self.load.alive():
-            raise DrillError(f"the load process ended early: {self.load.last_words()}")
+            raise DrillError(f"the load process ended early: {self.load.death() or 'no reason given'}")
         if tripped := self.guards.tripped(self.load.beats(), self.watch.ready()[0]):
             self.tell("guard", tripped)
             raise Stopped(f"guard {tripped['guard']}: {tripped['value']} against {tripped['bound']}")
@@ -295,20 +302,24 @@ class Drill:
     def _watch_recovery(self, fault_began: float) -> None:
         """Keep the load on until the service was good for a while, or the planned time is over."""
         began, planned = self.clock.mono(), self.plan["phases"]
-        one_shot = all(not f.held for f in self.s.faults)
-        zero = (self.active.hit_mono or fault_began) if one_shot else began
+        from_injection = planned["recovery_from"] == "injection"
+        zero = (self.active.hit_mono or fault_began) if from_injection else began
 
         def settled() -> bool:
             now = self.clock.mono()
             if not planned["recovery_auto"] or now - began < WATCH_S:
                 return False
-            return self.watch.all_serve_again() and self.watch.quiet() and now - self.load.good_since() >= WATCH_S
+            return self.watch.all_serve_again() and self.watch.quiet() and now - self._bad_mono() >= WATCH_S
 
         self._hold(max(zero + planned["recovery_s"] - began, WATCH_S), until=settled)
 
+    def _bad_mono(self) -> float:
+        """Return when a request last ended badly; long ago if none did."""
+        return max((beat["mono"] for beat in self.load.beats() if beat["second"]["bad"]), default=0.0)
+
     def _show(self, left_s: float | None) -> None:
         ready, expected = self.watch.ready()
-        beat = self.load.beat()
+        beat = self.load.latest
         if beat and beat["n"] > self.beat_written:
             self.beat_written = beat["n"]
             self.sampler.write("load", "generator", beat)
@@ -328,13 +339,14 @@ class Drill:
     def _load_off(self) -> None:
         self.note("load.stopping", {})
         final = self.load.stop(0.5 if self.stop.count > 1 else DRAIN_S)
-        self.note("load.stopped", final)
+        said = {k: v for k, v in (final or {}).items() if k != "type"}
+        self.note("load.stopped", said | {"died": final is None, "reason": self.load.death() or ""})
         self.sampler.close()
 
     def _collect_ledger(self) -> None:
         if not isinstance(self.target, HasLedger):
             return
-        lines = self.target.collect_ledger(self.load.started_mono)
+        lines = self.target.collect_ledger(self.load_began_mono)
         with (self.s.folder / "ledger.ndjson").open("w") as out:
             out.writelines(json.dumps(line) + "\n" for line in lines)
         self.note("collected", {"file": "ledger.ndjson", "lines": len(lines)})

@@ -1,0 +1,257 @@
+"""The command `drill`: parse, call one function, print, exit code. Heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from drills import __version__, errors
+
+EXIT_CODES = """Exit codes: 0 pass · 1 fail · 2 inconclusive · 3 refused before anything was touched · 4 stopped by a
+guard or a signal, put back · 5 NOT restored (outranks all) · 64 bad command line or file · 70 our bug.
+With several drills the worst wins: 5, 70, 4, 3, 1, 2, 0."""
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Fault drills for LLM inference: break a vLLM deployment on purpose, under load, and answer with evidence.",
+    epilog=EXIT_CODES,
+)
+lab_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The embedded deployment, on its own.")
+app.add_typer(lab_app, name="lab")
+
+Reports = Annotated[Path, typer.Option("--reports", help="Folder of the reports; runs go to its folder runs.")]
+Target = Annotated[str | None, typer.Option("--target", help="Name of the target (default: the file's, else the lab).")]
+Targets = Annotated[Path | None, typer.Option("--targets", help="File of targets (default: ./drill.yaml).")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Chooses victims and arrivals (default: drawn, and told).")]
+Defect = Annotated[str | None, typer.Option("--defect", help="Plant a defect into the lab; a drill must find it.")]
+PortBase = Annotated[int | None, typer.Option("--port-base", help="First port of the lab (default 18000).")]
+Startup = Annotated[str | None, typer.Option("--startup", help="Start-up time of the lab's engines, such as 5s.")]
+RUNS = Path("reports")
+
+
+@app.command()
+def run(
+    names: Annotated[list[str], typer.Argument(help="Experiments, by name or file, in order.")],
+    target: Target = None,
+    targets: Targets = None,
+    seed: Seed = None,
+    defect: Defect = None,
+    reports: Reports = RUNS,
+    port_base: PortBase = None,
+    startup: Startup = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
+) -> int:
+    """Run drills: load, fault, revert, verdict, postmortem."""
+    from drills import session
+
+    options = session.Options(target, targets, seed, defect, reports, port_base, _seconds(startup), plain)
+    return session.run(names, options, _say)
+
+
+@app.command()
+def plan(
+    name: Annotated[str, typer.Argument(help="Experiment, by name or file.")],
+    target: Target = None,
+    targets: Targets = None,
+    seed: Seed = None,
+    defect: Defect = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The resolved plan as JSON.")] = False,
+) -> int:
+    """Say what a run would do. Touches nothing, not even the network."""
+    import json
+
+    from drills import session
+
+    options = session.Options(target, targets, seed, defect)
+    spec = session.target_spec(options)
+    made = session.make_plan(session.experiment(name), spec, options, run="plan", seed=seed or 0)
+    if as_json:
+        _say(json.dumps(made.to_json(), indent=2, sort_keys=True))
+        return 0
+    for line in (*made.steps, *made.notes):
+        _say(f"plan: {line}")
+    return 0
+
+
+@app.command("list")
+def list_() -> int:
+    """List the experiments that can be run here."""
+    from drills.experiment import list_experiments
+
+    for one in list_experiments():
+        _say(f"{one.name:24} {one.title if one.problem is None else 'cannot be used: ' + one.problem}")
+    return 0
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A run (id, folder or 'latest').")] = "latest", reports: Reports = RUNS
+) -> int:
+    """Show how a run ended."""
+    from drills import present
+
+    for line in present.run(name, reports):
+        _say(line)
+    return 0
+
+
+@app.command()
+def status(target: Target = None, targets: Targets = None, reports: Reports = RUNS) -> int:
+    """Say what is up, who drills, and what is still to be put back."""
+    from drills import upkeep
+
+    for line in upkeep.status(target, targets, reports):
+        _say(line)
+    return 0
+
+
+@app.command()
+def recover(
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run (default: all).")] = None,
+    target: Target = None,
+    targets: Targets = None,
+    reports: Reports = RUNS,
+) -> int:
+    """Put back what a run that was cut short left behind. May be repeated."""
+    from drills import upkeep
+
+    return upkeep.recover(run_id, target, targets, reports, _say)
+
+
+@app.command()
+def stop(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
+    target: Target = None,
+    targets: Targets = None,
+) -> int:
+    """Ask a run, also one driven from elsewhere, to stop and put everything back."""
+    from drills import upkeep
+
+    _say(upkeep.stop(run_id, target, targets))
+    return 0
+
+
+@app.command()
+def judge(
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
+    reports: Reports = RUNS,
+) -> int:
+    """Judge a stored run again: offline, from its files alone."""
+    from drills import runfolder, verdict
+
+    folder = runfolder.find_run(name, reports / "runs")
+    judged = verdict.write(folder)
+    _say(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}   {folder / 'verdict.json'}")
+    return judged.exit_code
+
+
+@app.command()
+def report(
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
+    reports: Reports = RUNS,
+) -> int:
+    """Write the postmortem of a stored run again: offline, from its files alone."""
+    from drills import report as reporting
+    from drills import runfolder
+
+    folder = runfolder.find_run(name, reports / "runs")
+    reporting.write(folder)
+    _say(str(folder / "postmortem.md"))
+    return 0
+
+
+@lab_app.command("up")
+def lab_up(defect: Defect = None, port_base: PortBase = None, startup: Startup = None) -> int:
+    """Start the lab and leave it up."""
+    from drills import session, upkeep
+
+    upkeep.lab_up(session.Options(defect=defect, port_base=port_base, startup_s=_seconds(startup)), _say)
+    return 0
+
+
+@lab_app.command("down")
+def lab_down() -> int:
+    """Take the lab down."""
+    from drills.lab import manage
+
+    _say("lab: down" if manage.down() else "lab: none was up")
+    return 0
+
+
+@lab_app.command("status")
+def lab_status() -> int:
+    """Show the lab's replicas and addresses."""
+    from drills import upkeep
+
+    for line in upkeep.lab_status():
+        _say(line)
+    return 0
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> int | None:
+    """Parse what comes before the command."""
+    if version:
+        _say(f"drill {__version__}")
+        raise typer.Exit(0)
+    return None
+
+
+def main() -> None:
+    """Run the command line; every outcome has its exit code, and no traceback reaches the user."""
+    try:
+        code: Any = app(standalone_mode=False)
+    except typer.Exit as done:
+        code = done.exit_code
+    except typer.exceptions.TyperException as error:
+        code = _complain(f"{error.format_message()} (see drill --help)", errors.EXIT_USAGE)
+    except typer.Abort:
+        code = _complain("stopped before anything was touched", errors.EXIT_STOPPED)
+    except errors.DrillError as error:
+        code = _complain(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        code = _complain("stopped before anything was touched", errors.EXIT_STOPPED)
+    except BrokenPipeError:
+        code = errors.EXIT_STOPPED
+    except Exception as bug:
+        code = _complain(_bug(bug), errors.EXIT_BUG)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _bug(bug: Exception) -> str:
+    """Keep the traceback in a file and return one line about it."""
+    with tempfile.NamedTemporaryFile("w", prefix="drill-bug-", suffix=".txt", delete=False) as out:
+        traceback.print_exception(bug, file=out)
+    return f"our bug: {type(bug).__name__}: {bug}; what was on is reverted or `drill status` says so; report {out.name}"
+
+
+def _complain(text: str, code: int) -> int:
+    print("drill: " + " ".join(text.split()), file=sys.stderr, flush=True)
+    return code
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from drills.units import UnitError, parse_duration
+
+    try:
+        return parse_duration(text)
+    except UnitError as error:
+        raise errors.UsageError(f"--startup {text}: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""One invocation of `drill run`: targets and lab, the drills in order, then verdict and report of each."""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import drills
+from drills import errors, live, plan, report, runfolder, verdict
+from drills.clock import Clock
+from drills.errors import Refused
+from drills.experiment import Experiment, find_experiment, load_experiment
+from drills.lab import defects, manage
+from drills.lab.client import Lab
+from drills.lab.config import LabConfig
+from drills.lab.target import LabTarget
+from drills.model import Json, RunVerdict
+from drills.run import Drill, Ended, Setting, StopFlag
+from drills.target import TargetSpec, load_target
+
+#: After these the next drill of a suite is not begun.
+STOPS_SUITE = frozenset({errors.EXIT_STOPPED, errors.EXIT_NOT_RESTORED, errors.EXIT_BUG})
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KEEP_ALIVE_EVERY = 10  # looks, about one a second
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    target: str | None = None
+    targets_file: Path | None = None
+    seed: int | None = None
+    defect: str | None = None
+    reports: Path = Path("reports")
+    port_base: int | None = None
+    startup_s: float | None = None
+    plain: bool = False
+
+
+def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> int:
+    """Run the drills in the given order; returns the worst exit code. Raises DrillError before the first."""
+    spec = target_spec(options)
+    experiments = [experiment(name) for name in names]
+    for one in experiments:  # everything that can be wrong with the files is said before anything starts
+        make_plan(one, spec, options, run="dry", seed=0)
+    codes = []
+    with lab_for(spec, options, echo) as lab:
+        spec = replace(spec, url=lab.url)
+        for one in experiments:
+            codes.append(_run_one(one, spec, lab, options, echo))
+            if codes[-1] in STOPS_SUITE:
+                break
+    return errors.worst(codes)
+
+
+def target_spec(options: Options) -> TargetSpec:
+    """Return the target that is meant, with the command line's options for the lab. Raises UsageError."""
+    spec = load_target(options.target, options.targets_file)
+    spec.require_supported()
+    if options.defect:
+        defects.find(options.defect)
+    assert spec.lab is not None
+    lab = spec.lab
+    if options.port_base is not None:
+        lab = replace(lab, port_base=options.port_base)
+    if options.startup_s is not None:
+        lab = replace(lab, startup_s=options.startup_s)
+    return replace(spec, lab=lab)
+
+
+def experiment(name: str) -> Experiment:
+    """Return an experiment by name or by the path of its file. Raises FileProblem."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return load_experiment(Path(name))
+    return find_experiment(name)
+
+
+def make_plan(one: Experiment, spec: TargetSpec, options: Options, *, run: str, seed: int) -> plan.Plan:
+    """Return the plan of one drill. Raises FileProblem or Refused."""
+    client = defects.client_overlay(options.defect)
+    return plan.make_plan(one, spec, run=run, seed=seed, defect=options.defect, client=client)
+
+
+# ---- the lab ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def lab_for(spec: TargetSpec, options: Options, echo: Callable[[str], None]) -> Iterator[Lab]:
+    """Use the lab that is up, or start one and take it down afterwards."""
+    if (found := manage.find()) is not None:
+        if found.data.get("defect") != options.defect:
+            has = found.data.get("defect") or "no defect"
+            wanted = options.defect or "none"
+            raise Refused(f"lab: the one that is up has {has}, {wanted} is asked; take it down: `drill lab down`")
+        echo(f"lab: using the one that is up ({found.url})")
+        yield found
+        return
+    with interruptible():
+        lab = manage.up(lab_config(spec, options), owner=f"run:{secrets.token_hex(4)}", echo=echo)
+    try:
+        yield lab
+    finally:
+        manage.down(lab.dir)
+        echo("lab: down")
+
+
+def lab_config(spec: TargetSpec, options: Options) -> LabConfig:
+    """Return the config of the lab that this target asks for."""
+    assert spec.lab is not None
+    base = LabConfig(port_base=spec.lab.port_base, startup_s=spec.lab.startup_s, entry=spec.lab.entry)
+    return defects.plant(options.defect, base)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While nothing is drilled yet, a signal simply interrupts; what was started is taken down on the way out."""
+
+    def interrupt(number: int, _: Any) -> None:
+        raise errors.Stopped(f"{signal.Signals(number).name}: stopped before anything was touched")
+
+    with _handled(interrupt):
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+# ---- one drill ----------------------------------------------------------------------------------------
+
+
+def _run_one(one: Experiment, spec: TargetSpec, lab: Lab, options: Options, echo: Callable[[str], None]) -> int:
+    run_id = runfolder.new_run_id()
+    seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
+    planned = make_plan(one, spec, options, run=run_id, seed=seed)
+    target = LabTarget(lab, name=spec.name, sla=spec.sla)
+    folder = _new_folder(options.reports, one.name, planned)
+    echo(f"run {run_id}: {one.title} (seed {seed}), {folder}")
+    stop = StopFlag()
+    view = live.PlainView() if options.plain else live.view(f"drill {one.name}, run {run_id}")
+    setting = Setting(
+        plan=planned.to_json(),
+        faults=[f.fault for f in planned.faults],
+        target=target,
+        folder=folder,
+        view=view,
+        stop=stop,
+        clock=Clock(),
+        load_plan=plan.load_json(planned, records=str((folder / "requests.ndjson").absolute())),
+        keep_alive=_now_and_then(target.keep_alive),
+    )
+    with _handled(lambda number, _: stop.set(signal.Signals(number).name)), view:
+        ended = Drill(setting).go(header(planned, target, options))
+    judged = conclude(folder)
+    return _tell_outcome(ended, judged, folder, echo)
+
+
+def _new_folder(reports: Path, name: str, planned: plan.Plan) -> Path:
+    try:
+        folder = runfolder.create(datetime.now(UTC), name, planned.run, reports / "runs")
+        (folder / "plan.json").write_text(json.dumps(planned.to_json(), indent=2, sort_keys=True) + "\n")
+    except OSError as error:
+        where = error.filename or reports
+        raise Refused(f"{where}: {error.strerror}; nothing was touched; choose another folder with --reports") from None
+    return folder
+
+
+def _now_and_then(act: Callable[[], None]) -> Callable[[], None]:
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks % KEEP_ALIVE_EVERY == 1:
+            act()
+
+    return look
+
+
+def conclude(folder: Path) -> RunVerdict:
+    """Write verdict.json and the postmortem of a run folder."""
+    judged = verdict.write(folder)
+    report.write(folder)
+    return judged
+
+
+def _tell_outcome(ended: Ended, judged: RunVerdict, folder: Path, echo: Callable[[str], None]) -> int:
+    for check in judged.checks:
+        if check.verdict != "pass":
+            echo(f"  {check.check}: {check.verdict}: {check.reason}")
+    if ended.reason:
+        echo(f"{ended.status}: {ended.reason}")
+    if judged.reason and judged.reason != ended.reason:
+        echo(f"reason: {judged.reason}")
+    for command in ended.manual:
+        echo(f"NOT RESTORED, run by hand: {command}")
+    echo(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}")
+    echo(f"postmortem: {folder / 'postmortem.md'}")
+    return judged.exit_code
+
+
+def header(planned: plan.Plan, target: LabTarget, options: Options) -> Json:
+    """Return the journal's header: everything needed to understand and repeat the run."""
+    content = planned.to_json()
+    return {
+        "run": planned.run,
+        "experiment": planned.experiment.name,
+        "tool": {"version": drills.__version__, **_git()},
+        "python": platform.python_version(),
+        "seed": planned.seed,
+        "target": planned.target.name,
+        "command": _command(planned, options),
+        "plan": content,
+        "versions": target.facts(),
+        "clock": {"offsets": {}},
+    }
+
+
+def _command(planned: plan.Plan, options: Options) -> str:
+    words = ["drill", "run", planned.experiment.name, "--seed", str(planned.seed)]
+    for flag, value in (
+        ("--target", options.target),
+        ("--targets", options.targets_file),
+        ("--defect", options.defect),
+    ):
+        words += [flag, str(value)] if value is not None else []
+    return shlex.join(words)
+
+
+def _git() -> Json:
+    """Return the revision of the source this runs from, when it is a checkout."""
+    root = Path(drills.__file__).parent.parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=5, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    if not (root / ".git").exists():
+        return {"git": None, "dirty": None}
+    return {"git": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}

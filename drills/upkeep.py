@@ -1,0 +1,137 @@
+"""What is asked between drills: what is up, what is left to put back, stop, the lab on its own."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from drills import lock, runfolder, session
+from drills import recover as recovering
+from drills.access.local import LocalHost
+from drills.clock import Clock, utc
+from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, UsageError
+from drills.journal import read
+from drills.lab import config, manage
+from drills.lab.target import LabTarget
+from drills.target import load_target
+
+Say = Callable[[str], None]
+
+
+def status(target: str | None, targets: Path | None, reports: Path) -> list[str]:
+    """Return what is up, who drills, and what is still to be put back, a line each."""
+    spec = load_target(target, targets)
+    spec.require_supported()
+    host, state_dir = LocalHost(), _state_dir()
+    lab = manage.find()
+    lines = [f"target {spec.name}: lab {'up at ' + lab.url if lab else 'not up (a run starts it)'}"]
+    held = lock.read(host, state_dir)
+    if held is None:
+        lines.append("no run holds it")
+    elif held.dead(Clock()):
+        lines.append(
+            f"run {held.run} of {held.owner} was cut short (began {utc(held.taken_wall)}): run `drill recover`"
+        )
+    else:
+        lines.append(f"run {held.run} of {held.owner} drills since {utc(held.taken_wall)} (pid {held.pid})")
+    left = recovering.outstanding(host, state_dir)
+    running = held is not None and not held.dead(Clock())
+    lines += [f"{'on' if running else 'to be put back'}: {one.sentence()}" for one in left]
+    lines += [] if left else ["nothing is to be put back"]
+    return lines + [f"not finished: {folder}" for folder in unfinished(reports) if not (held and running)]
+
+
+def recover(run: str | None, target: str | None, targets: Path | None, reports: Path, say: Say) -> int:
+    """Put everything back; returns the exit code."""
+    load_target(target, targets).require_supported()
+    lab = manage.find()
+    state_dir = _state_dir()
+    folders = {runfolder.run_id(f): f for f in runfolder.list_runs(reports / "runs")}
+    held = lock.read(LocalHost(), state_dir)
+    if held is not None:
+        folders.setdefault(held.run, Path(held.folder))
+    if run is not None and run not in folders and not recovering.outstanding(LocalHost(), state_dir, run):
+        raise UsageError(f"run {run}: not known here; `drill status` says what is to be put back")
+    done = recovering.recover(LocalHost(), state_dir, LabTarget(lab) if lab else None, run, folders, Clock())
+    for line in done.lines:
+        say(line)
+    for folder in done.folders:
+        session.conclude(folder)
+        say(f"postmortem: {folder / 'postmortem.md'}")
+    for command in done.manual:
+        say(f"NOT RESTORED, run by hand: {command}")
+    if done.manual:
+        return EXIT_NOT_RESTORED
+    if lab is not None and str(lab.data.get("owner", "")).startswith("run:") and not _busy(state_dir):
+        manage.down(lab.dir)
+        say("lab: down (a run that was cut short had started it)")
+    elif not done.lines:
+        say("nothing to put back")
+    return EXIT_PASS
+
+
+def stop(run: str, target: str | None, targets: Path | None) -> str:
+    """Ask the run that holds the target to stop. Raises UsageError when it does not."""
+    load_target(target, targets).require_supported()
+    host, state_dir = LocalHost(), _state_dir()
+    held = lock.read(host, state_dir)
+    if held is None or held.run != run or held.dead(Clock()):
+        now = f"run {held.run} does" if held is not None and not held.dead(Clock()) else "no run does"
+        raise UsageError(f"run {run} does not drill this target now; {now}")
+    host.write(f"{state_dir}/stop/{run}", f"{getpass.getuser()}@{socket.gethostname()}")
+    return f"run {run}: asked to stop; it puts everything back and ends within seconds"
+
+
+def unfinished(reports: Path) -> Iterator[Path]:
+    """Yield the run folders whose journal has no end."""
+    for folder in runfolder.list_runs(reports / "runs"):
+        try:
+            if not any(event.event == "end" for event in read(folder / "journal.jsonl")):
+                yield folder
+        except DrillError:
+            yield folder
+
+
+# ---- the lab on its own -------------------------------------------------------------------------------
+
+
+def lab_up(options: session.Options, say: Say) -> None:
+    """Start the lab and leave it up."""
+    spec = session.target_spec(options)
+    with session.interruptible():
+        manage.up(session.lab_config(spec, options), owner="user", echo=say)
+    for line in lab_status():
+        say(line)
+
+
+def lab_status() -> list[str]:
+    """Return the lab's addresses and replicas, a line each."""
+    found = manage.status()
+    if found is None:
+        return ["lab: not up; start it with `drill lab up`"]
+    lab = found["lab"]
+    lines = [
+        f"users      {lab['entry'][lab['entry']['use']]}/v1   model {lab['model']}",
+        f"router     {lab['entry']['router']}",
+        f"prometheus {lab['prometheus'] or 'not there'}   alertmanager {lab['alertmanager'] or 'not there'}",
+        f"gpus       {lab['nvidia_smi']}   metrics {lab['dcgm']}",
+        f"defect     {lab['defect'] or 'none'}   owner {lab['owner']}   folder {lab['dir']}",
+    ]
+    for row in found["replicas"]:
+        gpus = ", ".join(row["gpus"])
+        lines.append(
+            f"{row['name']:10} {row['state']:12} pid {row['pid'] or '-'} engine {row['engine_pid'] or '-'} "
+            f"restarts {row['restarts']} {row['engine']} {gpus}"
+        )
+    return lines
+
+
+def _state_dir() -> str:
+    return str(config.lab_dir() / "drill")
+
+
+def _busy(state_dir: str) -> bool:
+    held = lock.read(LocalHost(), state_dir)
+    return held is not None and not held.dead(Clock())
