@@ -125,7 +125,6 @@ def _prepare(folder: Path, settings: LabConfig) -> None:
     secret.unlink(missing_ok=True)
     secret.touch(mode=0o600)
     secret.write_text(secrets.token_hex(16))
-    (folder / "id").write_text(secrets.token_hex(8))
     (folder / "config.json").write_text(json.dumps(settings.to_json(), indent=2) + "\n")
 
 
@@ -136,7 +135,6 @@ def _launch(folder: Path) -> subprocess.Popen[bytes]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         "DRILL_TOOLS": str(monitoring.tools_dir()),
-        processes.MARK: (folder / "id").read_text(),
     }
     with (folder / "log" / "supervisor.log").open("ab") as log:
         return subprocess.Popen(
@@ -189,7 +187,7 @@ def _progress(folder: Path) -> list[Json]:
 
 
 def _end(folder: Path) -> None:
-    """End what lives in the folder: politely, then by force; then whatever still carries the lab's mark."""
+    """End what lives in the folder: politely, then by force; then what still holds its GPUs."""
     lab = find(folder)
     if lab is not None:
         with contextlib.suppress(DrillError):
@@ -221,12 +219,8 @@ def _wait_unlocked(folder: Path, timeout_s: float) -> bool:
 
 
 def _leftovers(folder: Path) -> list[tuple[int, int]]:
-    """Return the processes that carry the lab's mark though its keeper is gone."""
-    try:
-        lab_id = (folder / "id").read_text()
-    except OSError:
-        return []
-    return processes.marked(lab_id) if lab_id and not keeper.locked(folder) else []
+    """Return the engines that still hold the lab's GPUs though its keeper is gone."""
+    return [] if keeper.locked(folder) else processes.orphans(sorted((folder / "gpu" / "dev").glob("*")))
 
 
 def _sweep(folder: Path) -> None:

@@ -20,6 +20,8 @@ from drills.model import Json
 RULES = Path(drills.__file__).parent / "data" / "alerts" / "vllm.rules.yml"
 #: The shipped windows suit scrapes every 15 to 30 s; the lab scrapes each second.
 WINDOWS = {"[5m]": "[10s]", "[1m]": "[5s]"}
+#: Where Debian's Alertmanager looks for its templates, compiled in.
+TEMPLATES = Path("/usr/share/prometheus/alertmanager")
 INSTALL = "install them, or let `make setup` unpack them under .cache/tools, or say where they are with DRILL_TOOLS"
 
 
@@ -64,6 +66,22 @@ def version(program: str) -> str:
         return "unknown"
     words = (done.stdout + done.stderr).split()
     return words[words.index("version") + 1] if "version" in words else "unknown"
+
+
+def runnable(alertmanager: str, folder: Path) -> tuple[str, Path | None]:
+    """Return Alertmanager as it can run here, and the folder that it must run in (None: any).
+
+    Debian's package that was unpacked and not installed cannot find its templates. In a copy of the program, made in
+    `folder`, the path is replaced by one of the same length that is relative to the templates that came with it.
+    """
+    unpacked = Path(alertmanager).resolve().parents[1] / TEMPLATES.relative_to("/usr")
+    if TEMPLATES.is_dir() or not unpacked.is_dir():
+        return alertmanager, None
+    compiled_in = str(TEMPLATES).encode()
+    copy = folder / "alertmanager-relative"
+    copy.write_bytes(Path(alertmanager).read_bytes().replace(compiled_in, b".".ljust(len(compiled_in), b"/")))
+    copy.chmod(0o700)
+    return str(copy), unpacked
 
 
 # ---- files ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from drills.lab import router
 from drills.lab.config import SLA, LabConfig
+from drills.lab.gpu import shim, smi, state
 from drills.lab.replicas import Spec
 from drills.model import Json
 
@@ -24,9 +25,10 @@ def url(port: int) -> str:
 
 def make_gpus(folder: Path, config: LabConfig) -> tuple[list[Json], list[str]]:
     """Make the GPUs anew and what reads them; returns them and notes on what is missing."""
-    from drills.lab.gpu import state
-
     gpus = state.create(folder / "gpu", count=config.gpus, seed=config.seed)
+    smi.write_nvidia_smi(folder / "bin", folder / "gpu" / "state.json")
+    if shim.build_shim(folder / "gpu" / "lib") is None:
+        return gpus, ["no C compiler: the lab has an nvidia-smi stand-in and no NVML library"]
     return gpus, []
 
 

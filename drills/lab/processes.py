@@ -19,13 +19,12 @@ from pathlib import Path
 
 import psutil
 
-from drills.access import procs
+from drills.access import holders, procs
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: Loaded before any fork: between fork and exec nothing may be imported.
 _libc = ctypes.CDLL(None, use_errno=True)
-#: In the environment of every process of a lab: proof of whose it is when all its ancestors are dead.
-MARK = "DRILL_LAB_ID"
+ENGINE_TITLE = "VLLM::EngineCore"
 KILL_TIMEOUT_S = 10.0
 POLL_S = 0.05
 
@@ -57,7 +56,7 @@ class Child:
         return self.popen.pid
 
 
-def spawn(name: str, argv: Sequence[str], log: Path, env: dict[str, str] | None = None) -> Child:
+def spawn(name: str, argv: Sequence[str], log: Path, cwd: Path | None = None) -> Child:
     """Start a child; its output is appended to `log`. Raises OSError when it cannot be started."""
     with log.open("ab") as out:
         popen = subprocess.Popen(
@@ -65,7 +64,7 @@ def spawn(name: str, argv: Sequence[str], log: Path, env: dict[str, str] | None 
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
+            cwd=cwd,
             start_new_session=True,
             preexec_fn=die_with_parent,  # the supervisor has no threads that could hold a lock now
         )
@@ -135,20 +134,10 @@ def _signal_all(members: Sequence[tuple[int, int]], sig: int) -> None:
         procs.signal(pid, start, sig)
 
 
-def marked(lab_id: str) -> list[tuple[int, int]]:
-    """Return (pid, start) of every process of ours that carries this lab's mark in its environment."""
-    needle = f"{MARK}={lab_id}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            ours = needle in (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if ours and (start := procs.start(int(entry.name))) is not None:
-            found.append((int(entry.name), start))
-    return found
+def orphans(devices: Sequence[Path]) -> list[tuple[int, int]]:
+    """Return (pid, start) of every EngineCore that has one of these device files open."""
+    held, _ = holders.find(str(device) for device in devices)
+    return [(h["pid"], h["start"]) for h in held if h["title"].startswith(ENGINE_TITLE)]
 
 
 def last_line(log: Path) -> str:

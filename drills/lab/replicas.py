@@ -32,7 +32,6 @@ START_POLL_S, WATCH_POLL_S = 0.1, 0.5
 HEALTH_TIMEOUT_S = 1.0
 COMPLETION_TIMEOUT_S = 10.0
 ORPHAN_GRACE_S = 5.0
-ENGINE_TITLE = "VLLM::EngineCore"
 
 Tell = Callable[[Json], None]
 
@@ -112,6 +111,11 @@ class Replica:
             self.state = "terminating"
             self._change_ready(False, "controller")
             self._terminator = asyncio.get_running_loop().create_task(self._terminate(self.child, grace_s))
+
+    @property
+    def took_s(self) -> float:
+        """How long the present process took to become ready; 0 when it is not."""
+        return self.ready_mono - self.child.started_mono if self.child and self.ready_mono else 0.0
 
     def as_json(self) -> Json:
         """Return the replica as the control API shows it."""
@@ -235,7 +239,7 @@ class Replica:
             if not self._deleting:
                 healthy = await self._healthy() and (self.ready_mono is not None or await self._completes())
                 if not self._deleting:
-                    self._change_ready(healthy, self._by)
+                    self._change_ready(healthy, self._by if healthy else "supervisor")
             await asyncio.sleep(WATCH_POLL_S if self.ready else START_POLL_S)
 
     def _change_ready(self, ready: bool, by: str) -> None:
@@ -252,7 +256,7 @@ class Replica:
         """Return the EngineCore among the processes of the replica's own session."""
         assert self.child is not None
         for pid, start in processes.session(self.child.pid):
-            if pid != self.child.pid and procs.title(pid).startswith(ENGINE_TITLE):
+            if pid != self.child.pid and procs.title(pid).startswith(processes.ENGINE_TITLE):
                 return pid, start
         return None
 

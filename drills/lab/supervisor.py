@@ -174,7 +174,7 @@ class Supervisor:
             for name in sorted(waiting):
                 if self.replicas[name].ready:
                     waiting.remove(name)
-                    self.progress(say=f"{name} ready after {time.monotonic() - began:.1f} s")
+                    self.progress(say=f"{name} ready after {self.replicas[name].took_s:.1f} s")
             if waiting and time.monotonic() - began > self.config.ready_deadline_s:
                 name = min(waiting)
                 raise StartError(
@@ -191,11 +191,13 @@ class Supervisor:
         folder, ports = self.dir / "monitoring", self.config.ports
         assert self._programs.prometheus is not None
         assert self._programs.alertmanager is not None
+        program, cwd = monitoring.runnable(self._programs.alertmanager, folder)
         await self._run_part(
             "alertmanager",
-            monitoring.alertmanager_argv(self._programs.alertmanager, folder, self.config),
+            monitoring.alertmanager_argv(program, folder, self.config),
             ports.alertmanager,
             path="/-/ready",
+            cwd=cwd,
         )
         await self._run_part(
             "prometheus",
@@ -215,9 +217,11 @@ class Supervisor:
 
     # ---- parts ---------------------------------------------------------------------------------------
 
-    async def _run_part(self, name: str, argv: Sequence[str], port: int, path: str | None = None) -> None:
+    async def _run_part(
+        self, name: str, argv: Sequence[str], port: int, path: str | None = None, cwd: Path | None = None
+    ) -> None:
         """Start a part, keep it running, and wait until it listens (and answers 200 on `path`)."""
-        self._spawn_task(self._keep(name, argv))
+        self._spawn_task(self._keep(name, argv, cwd))
         await self._within(name, lambda: self._answers(port, path))
 
     async def _answers(self, port: int, path: str | None) -> bool:
@@ -238,10 +242,10 @@ class Supervisor:
             await asyncio.sleep(0.1)
         raise StartError(f"{name} did not come up within {PART_TIMEOUT_S:g} s{_because(self._log(name))}")
 
-    async def _keep(self, name: str, argv: Sequence[str]) -> None:
+    async def _keep(self, name: str, argv: Sequence[str], cwd: Path | None) -> None:
         """Run a part that has no state worth telling; start it again when it ends."""
         while True:
-            child = self._children[name] = processes.spawn(name, argv, self._log(name))
+            child = self._children[name] = processes.spawn(name, argv, self._log(name), cwd)
             status = await processes.ended(child)
             await processes.end_session(child.pid, grace_s=0.0)
             self._ended_early(name, status, child.log)
