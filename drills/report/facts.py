@@ -66,6 +66,15 @@ class Facts:
         """Return the plan's word on the target."""
         return dict(self.evidence.plan.get("target") or {})
 
+    def planned(self, place: str) -> list[Json]:
+        """Return the planned checks, faults or guards as {name, params}, in either form of the plan."""
+        items = []
+        for item in self.experiment.get(place) or []:
+            word = place.rstrip("s")
+            name, params = (item[word], item.get("params")) if word in item else next(iter(item.items()))
+            items.append({"name": str(name), "params": params or {}})
+        return items
+
     @property
     def name(self) -> str:
         """Return the experiment's name."""

@@ -94,8 +94,8 @@ def well(facts: Facts) -> list[str]:
 def badly(facts: Facts) -> list[str]:
     """Return what failed."""
     lines = [f"{code(label(c))}: {measured(c)}{_reason(c)}" for c in _with(facts, Verdict.FAIL)]
-    if facts.verdict.get("left") == "degraded":
-        lines.append("the service was left degraded")
+    if facts.verdict.get("left") in ("degraded", "unknown"):
+        lines.append(f"how the service was left: {prose(facts.verdict['left'])}")
     if facts.verdict.get("restored") in ("dirty", "unknown"):
         lines.append(f"not everything is known to be put back: restored {prose(facts.verdict['restored'])}")
     return lines
@@ -144,11 +144,18 @@ def _put_back(facts: Facts) -> list[Action]:
         hint = f", then by hand: {words.listed([code(line) for line in manual])}" if manual else ""
         what = f"Put back what the drill changed: {code(f'drill recover {run}')}{hint}"
         items.append(Action(f"{facts.name}-restore", "process", what, f"{code('drill status')} lists nothing"))
-    if verdict.get("left") == "degraded":
+    if verdict.get("left") in ("degraded", "unknown"):
         playbook = facts.experiment.get("playbook")
         where = f" (playbook {code(playbook)})" if playbook else ""
         proof = "every replica completes a request"
-        items.append(Action(f"{facts.name}-left", "mitigate", f"Bring the service back to full strength{where}", proof))
+        items.append(
+            Action(
+                f"{facts.name}-left",
+                "mitigate",
+                f"Look at the service and bring it back to full strength{where}",
+                proof,
+            )
+        )
     return items
 
 

@@ -121,7 +121,7 @@ def _head(facts: Facts) -> dict[str, str]:
 
 def unfinished(facts: Facts) -> str:
     """Return why a run did not come to its end, empty when it did."""
-    end = facts.evidence.last("end")
+    end = facts.first("end")  # a later recovery does not change how the run ended
     if end is None:
         return "its journal stops without an end; `drill status` says whether something is still to be put back"
     if end.data.get("status") == "completed":

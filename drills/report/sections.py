@@ -225,7 +225,7 @@ def uptime_line(facts: Facts) -> str:
 
 def _expected_alerts(facts: Facts) -> list[str]:
     named = [check.get("params", {}).get("name") for check in facts.checks if check.get("check") == "alert"]
-    planned = [part["alert"].get("name") for part in facts.experiment.get("checks") or [] if "alert" in part]
+    planned = [item["params"].get("name") for item in facts.planned("checks") if item["name"] == "alert"]
     return list(dict.fromkeys(str(name) for name in [*named, *planned] if name))
 
 

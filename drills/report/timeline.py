@@ -183,6 +183,8 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "load.stopping": lambda _: "no new arrivals",
     "load.stopped": _load_stopped,
     "collected": lambda d: f"collected {code(d.get('file'))}: {words.count(int(d.get('lines') or 0), 'line')}",
+    "undo.failed": lambda d: f"**undo failed**; by hand: {_names(d.get('manual') or [])}",
+    "broken": lambda d: f"**broken**: {code(d.get('step'))}: {code(d.get('error'))}",
     "left": _left,
     "end": lambda d: f"run {prose(d.get('status'))}{_because(d)}",
 }

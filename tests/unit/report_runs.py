@@ -145,13 +145,16 @@ def samples(victim: str) -> list[Json]:
 
 def plan(fault: str, alert: str) -> Json:
     """Return the resolved plan."""
-    checks: list[Json] = [{"failover": {"within": 5.0}}, {"alert": {"name": alert, "within": 20.0}}]
+    checks: list[Json] = [
+        {"check": "failover", "params": {"within": 5.0}},
+        {"check": "alert", "params": {"name": alert, "within": 20.0}},
+    ]
     experiment = {
         "drill": 1, "name": fault, "title": "A replica loses its GPU", "playbook": fault,
         "hypothesis": "The other replicas take the traffic, and the replica comes back by itself.",
         "load": {"arrivals": {"kind": "poisson", "rate": 20.0}, "workload": "chat", "client": {"timeout": 30.0}},
         "phases": {"warmup": 10.0, "baseline": 50.0, "fault": 60.0, "recovery": "auto"},
-        "faults": [{fault: {"victims": 1, "how": "crash"}}], "guards": [], "checks": checks,
+        "faults": [{"fault": fault, "params": {"victims": 1, "how": "crash"}}], "guards": [], "checks": checks,
     }  # fmt: skip
     target = {
         "name": "lab", "kind": "lab", "endpoint": "http://127.0.0.1:18000/v1", "model": "lab-chat", "sla": SLA,
