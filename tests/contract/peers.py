@@ -215,7 +215,7 @@ SSE_END = b"0\r\n\r\n"
 
 def event(data: Any) -> bytes:
     """Return one server-sent event as one HTTP chunk."""
-    text = data if isinstance(data, str) else json.dumps(data)
+    text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
     raw = f"data: {text}\n\n".encode()
     return b"%x\r\n%s\r\n" % (len(raw), raw)
 
