@@ -56,7 +56,7 @@ def find_run(name: str = LATEST, reports_dir: Path = REPORTS_DIR) -> Path:
         there = _is_folder(path)
         what = f"is not a run folder: neither {' nor '.join(_MARKS)} is in it" if there else "is not there"
         raise FileProblem(path if name.isprintable() else repr(name), what)
-    known = [LATEST, *(folder.name for folder in runs), *(run_id(folder) for folder in runs)]
+    known = [LATEST, *(word for folder in runs[-5:] for word in (folder.name, run_id(folder)))]
     raise FileProblem(reports_dir, f"there is no run {name!r}{nearest(name, known)}")
 
 

@@ -86,12 +86,12 @@ def _problem(exc: ValidationError, model: type[BaseModel], data: object, documen
     return document.problem((*key, *where), _text(error, model, where, value))
 
 
-def _rank(error: ErrorDetails, data: object, document: Document, key: Key) -> tuple[int, int, int]:
+def _rank(error: ErrorDetails, data: object, document: Document, key: Key) -> tuple[int, int, int, int]:
     where, _ = _locate(data, error["loc"])
     missing = error["type"] == "missing"
-    # At one place a union offers an error for each of its members; the members' own words tell most.
+    # A union offers an error for each of its members: the deepest one, and our own words, tell most.
     vague = 0 if error["type"] in (SECRET, "value_error", "extra_forbidden") else 1 + (error["type"] in _EXPECTED)
-    return (int(missing), document.line((*key, *where)), vague)
+    return (int(missing), document.line((*key, *where)), -len(where), vague)
 
 
 def _locate(data: Any, loc: tuple[int | str, ...]) -> tuple[Key, Any]:

@@ -148,9 +148,15 @@ def _unreadable(path: Path, text: str, exc: Exception) -> FileProblem:
         return FileProblem(path, f"character #x{int(exc.character):04x} is not allowed in YAML", line=line)
     if isinstance(exc, MarkedYAMLError):
         mark = exc.problem_mark or exc.context_mark
-        problem = re.sub(r"""(['"])(?!<)[^'"]{2,}\1""", "…", " ".join(str(exc.problem or exc.context).split()))
+        problem = re.sub(r"""'[^']*'|"[^"]*\"""", _grammar_only, " ".join(str(exc.problem or exc.context).split()))
         return FileProblem(path, f"is not YAML: {problem}", line=mark.line + 1 if mark else None)
     return FileProblem(path, f"is not YAML that can be read ({type(exc).__name__})")
+
+
+def _grammar_only(quoted: re.Match[str]) -> str:
+    """Keep YAML's own signs, such as '}' and '<scalar>', and drop what was quoted from the file."""
+    word = quoted[0][1:-1]
+    return quoted[0] if len(word) <= 1 or word.startswith("<") else "…"
 
 
 class _Constructor(RoundTripConstructor):
