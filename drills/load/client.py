@@ -69,6 +69,10 @@ class Client:
         path = parts.path.rstrip("/") + "/chat/completions"
         self._head = _request_head(plan, f"POST {path} HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n")
 
+    def close(self) -> None:
+        """Close the connections that were kept."""
+        self._pool.close()
+
     def ask(self, call: Call) -> Record:
         """Ask until there is an answer or the client gives up; every way out is a record."""
         start = time.monotonic()
@@ -133,7 +137,7 @@ class Client:
             if head.status == 200:
                 self._read_answer(call, attempt, connection, body, rest)
             else:
-                _refused(call, attempt, head, _read_all(call, connection, body, rest))
+                _refused(call, attempt, head, _error_text(call, connection, body, rest))
             whole = body.ended and head.reusable
         finally:
             if whole and settings.keepalive:
@@ -280,6 +284,14 @@ def _read_all(call: Call, connection: Connection, body: Body, rest: bytes) -> by
         size += len(data)
         parts.append(body.feed(data))
     return b"".join(parts)
+
+
+def _error_text(call: Call, connection: Connection, body: Body, rest: bytes) -> bytes:
+    """Return the body of an answer that says no; the status stands, however the body ends."""
+    try:
+        return _read_all(call, connection, body, rest)
+    except (OSError, WireError, CutShort, Silent, Late) as problem:
+        return f"({type(problem).__name__} in the body)".encode()
 
 
 def _finish(connection: Connection, body: Body) -> None:

@@ -129,6 +129,11 @@ class Pool:
         connection.idle_since = time.monotonic()
         self._idle.append(connection)
 
+    def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop().close()
+
     def _reuse(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()

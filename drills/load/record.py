@@ -80,7 +80,7 @@ class Record:
 
     @classmethod
     def of(cls, data: Json) -> Record:
-        """Return the record of one parsed line; raises ValueError, TypeError or KeyError on any other JSON."""
+        """Return the record of one parsed line; other JSON raises one of Python's own errors."""
         attempts = [Attempt(**{**a, "outcome": _outcome(a.get("outcome"))}) for a in data.get("attempts", [])]
         return cls(**{**data, "outcome": Outcome(data["outcome"]), "attempts": attempts})
 
@@ -108,7 +108,7 @@ def read(path: Path) -> Iterator[Record]:
                 return
             try:
                 yield Record.of(json.loads(line))
-            except (ValueError, TypeError, KeyError) as problem:
+            except (ValueError, TypeError, KeyError, AttributeError) as problem:
                 what = f"is no record ({problem}); the file was changed after the run"
                 raise FileProblem(path, what, line=number) from None
 

@@ -51,7 +51,11 @@ class Answer:
     def close(self, now: float) -> None:
         """Take the end of a body that ended properly: its last event may lack the blank line."""
         event, self._hold = self._hold.strip(), b""
-        if event.startswith(b"data:"):
+        try:
+            whole = event == b"data: [DONE]" or isinstance(json.loads(_data(event)), dict)
+        except ValueError:
+            return  # half an event: it shows in what is missing
+        if whole:
             self._event(event, now)
 
     def whole(self, document: bytes, now: float) -> None:

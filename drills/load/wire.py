@@ -6,10 +6,12 @@ A body decoder is fed what was received and gives back payload; `ended` says tha
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
 _HEAD_MAX = 65536
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?$", re.DOTALL)
 _LINE_MAX = 1024
 
 
@@ -172,10 +174,7 @@ class Chunked:
 
 
 def _size(line: bytes) -> int:
-    digits = line.split(b";", 1)[0].strip()
-    if not digits.isalnum():
+    match = _SIZE.match(line)
+    if match is None:
         raise WireError(f"no chunk size: {line[:40]!r}")
-    try:
-        return int(digits, 16)
-    except ValueError:
-        raise WireError(f"no chunk size: {line[:40]!r}") from None
+    return int(match[1], 16)
