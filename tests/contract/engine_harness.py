@@ -127,6 +127,14 @@ class Conversation:
         """Whether nothing at all comes for so long, neither bytes nor an end."""
         return not self.pump(for_s)
 
+    def falls_silent(self, for_s: float) -> bool:
+        """Read what is still on its way (bounded), then say whether nothing more comes for so long."""
+        deadline = time.monotonic() + DEADLINE_S / 4
+        while time.monotonic() < deadline and not self.ended:
+            if self.silent(for_s):
+                return True
+        return False
+
     def finish(self, timeout_s: float = DEADLINE_S) -> Reply:
         """Read to the end of the answer, or of the connection."""
         deadline = time.monotonic() + timeout_s
@@ -177,8 +185,15 @@ class Engine:
 
     # ---- HTTP -----------------------------------------------------------------------------------------
 
-    def send(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Conversation:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+        sock: socket.socket | None = None,
+    ) -> Conversation:
+        sock = sock or socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
         lines = [f"{method} {path} HTTP/1.1", "Host: engine", *(f"{k}: {v}" for k, v in (headers or {}).items())]
         if body or method == "POST":
             lines.append(f"Content-Length: {len(body)}")
@@ -197,10 +212,20 @@ class Engine:
         return self.request("GET", path)
 
     def post(self, path: str, value: object, headers: dict[str, str] | None = None) -> Reply:
-        return self.request("POST", path, json.dumps(value).encode(), {"Content-Type": "application/json"} | (headers or {}))
+        return self.request(
+            "POST", path, json.dumps(value).encode(), {"Content-Type": "application/json"} | (headers or {})
+        )
 
-    def ask(self, tokens: int, *, prompt: str = "say it", stream: bool = True, **more: object) -> Conversation:
-        """Send a chat request for exactly so many tokens."""
+    def ask(
+        self,
+        tokens: int,
+        *,
+        prompt: str = "say it",
+        stream: bool = True,
+        sock: socket.socket | None = None,
+        **more: object,
+    ) -> Conversation:
+        """Send a chat request for exactly so many tokens, on a connection of its own or the one given."""
         value: dict[str, object] = {
             "model": MODEL,
             "messages": [{"role": "user", "content": prompt}],
@@ -211,7 +236,7 @@ class Engine:
         if stream:
             value["stream_options"] = {"include_usage": True}
         body = json.dumps(value | more).encode()
-        return self.send("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+        return self.send("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"}, sock)
 
     def health(self) -> int | None:
         """Return the status of /health, None when the port is closed."""
@@ -275,10 +300,12 @@ class Engine:
 @contextlib.contextmanager
 def starting(kind: str, folder: Path, **options: str | bool) -> Iterator[Engine]:
     """Start an engine, not waiting for its port."""
-    port = free_port()
+    port = int(options.pop("port", free_port()))
     log = folder / f"engine-{port}.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(KINDS[kind](port, options), stderr=out, stdout=out, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        process = subprocess.Popen(
+            KINDS[kind](port, options), stderr=out, stdout=out, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+        )
     engine = Engine(kind, port, process, log)
     try:
         yield engine

@@ -20,9 +20,9 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 TOO_LONG = (
-    '{"error":{"message":"This model\'s maximum context length is 512 tokens. However, your prompt contains at least 513 '
-    "input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. "
-    '(parameter=input_tokens, value=513)","type":"BadRequestError","param":"input_tokens","code":400}}'
+    '{"error":{"message":"This model\'s maximum context length is 512 tokens. However, your prompt contains at '
+    "least 513 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the "
+    'input prompt. (parameter=input_tokens, value=513)","type":"BadRequestError","param":"input_tokens","code":400}}'
 )
 CASES: dict[str, tuple[object, int, str]] = {
     "unknown model": (
@@ -43,13 +43,13 @@ CASES: dict[str, tuple[object, int, str]] = {
         {"model": "tiny"},
         400,
         "{\"error\":{\"message\":\"1 validation error:\\n  {'type': 'missing', 'loc': 'body.messages', 'msg': 'Field "
-        "required', 'input': '<dict of 1 items>'}\",\"type\":\"Bad Request\",\"param\":\"body.messages\",\"code\":400}}",
+        'required\', \'input\': \'<dict of 1 items>\'}","type":"Bad Request","param":"body.messages","code":400}}',
     ),
     "messages of a wrong type": (
         {"messages": "hi"},
         400,
         "{\"error\":{\"message\":\"1 validation error:\\n  {'type': 'list_type', 'loc': 'body.messages', 'msg': 'Input "
-        "should be a valid list', 'input': 'hi'}\",\"type\":\"Bad Request\",\"param\":\"body.messages\",\"code\":400}}",
+        'should be a valid list\', \'input\': \'hi\'}","type":"Bad Request","param":"body.messages","code":400}}',
     ),
     "empty messages": (
         {"messages": []},
@@ -123,14 +123,14 @@ def test_a_bad_request_gets_vllms_body(engine: Engine, case: str) -> None:
         (
             b'{"model":"tiny"}',
             "text/plain",
-            '{"error":{"message":"1 validation error:\\n  Unsupported Media Type: Only \'application/json\' is allowed",'
-            '"type":"Bad Request","param":null,"code":400}}',
+            '{"error":{"message":"1 validation error:\\n  Unsupported Media Type: Only \'application/json\' is '
+            'allowed","type":"Bad Request","param":null,"code":400}}',
         ),
         (
             b"",
             "application/json",
             "{\"error\":{\"message\":\"1 validation error:\\n  {'type': 'missing', 'loc': 'body', 'msg': 'Field "
-            "required', 'input': 'None'}\",\"type\":\"Bad Request\",\"param\":\"body\",\"code\":400}}",
+            'required\', \'input\': \'None\'}","type":"Bad Request","param":"body","code":400}}',
         ),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
@@ -66,11 +65,8 @@ def spawn(config: EngineConfig, started: float) -> tuple[subprocess.Popen[bytes]
         seed=config.seed,
         scheduler=config.scheduler,
     )
-    env = dict(os.environ)
-    if config.gpu_uuid:
-        env["CUDA_VISIBLE_DEVICES"] = config.gpu_uuid
     process = subprocess.Popen(
-        [sys.executable, "-m", "drills.lab.engine.core", core.to_json()], pass_fds=[theirs.fileno()], env=env
+        [sys.executable, "-m", "drills.lab.engine.core", core.to_json()], pass_fds=[theirs.fileno()]
     )
     theirs.close()
     return process, ours

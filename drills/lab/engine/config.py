@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add("--name", default=d.name, help="name of the replica in log lines")
     add("--startup-s", type=seconds, default=d.startup_s, help="seconds from start until the port opens")
     add("--gpu-device", help="device file the core holds open")
-    add("--gpu-uuid", help="UUID of that GPU; the core's CUDA_VISIBLE_DEVICES")
+    add("--gpu-uuid", help="UUID of that GPU, for the log")
     add("--max-num-seqs", type=positive_int, default=s.max_num_seqs, help="most requests in one step")
     add("--max-num-batched-tokens", type=positive_int, default=s.max_num_batched_tokens, help="most tokens in one step")
     add("--step-base-ms", type=above_zero, default=s.step_base_ms, help="duration of a step, fixed part")

@@ -92,9 +92,13 @@ class Replica:
             )
             await self._end_core()
             return 1
-        say(self.config, f"ready on {self.config.host}:{self.config.port} (pid {os.getpid()}, core {self.core.pid})")
+        say(self.config, self._ready_line())
         serving: asyncio.Future[Any] = asyncio.ensure_future(self.server.serve([self.sock]))
         return await self._until_end(serving, stopped)
+
+    def _ready_line(self) -> str:
+        gpu = f", GPU {self.config.gpu_uuid}" if self.config.gpu_uuid else ""
+        return f"ready on {self.config.host}:{self.config.port} (pid {os.getpid()}, core {self.core.pid}{gpu})"
 
     async def _until_end(self, serving: asyncio.Future[Any], stopped: asyncio.Future[Any]) -> int:
         dead: asyncio.Future[Any] = asyncio.ensure_future(self._dead())
