@@ -1,9 +1,10 @@
 """Which processes have a device file open: `python holders.py DEVICE...` prints a JSON list.
 
 Lists of known services miss holders, the kernel does not: every `/proc/PID/fd` is looked at. Each entry is
-`{"pid", "start", "title", "device", "state", "ppid"}`, `start` in clock ticks since boot and `state` the
-letter of /proc/PID/stat. Without root, other users' processes cannot be looked into; how many those were
-is said on stderr. Standard library only, so that it also runs on target hosts (`python3 - DEVICE < holders.py`).
+`{"pid", "start", "title", "device", "state", "ppid", "parents"}`: `start` in clock ticks since boot, `state` the
+letter of /proc/PID/stat, `parents` all pids up to init, nearest first. Without root, other users' processes
+cannot be looked into; how many those were is said on stderr. Standard library only, so that it also runs on
+target hosts (`python3 - DEVICE < holders.py`).
 """
 
 from __future__ import annotations
@@ -73,7 +74,20 @@ def _describe(process: Path, device: str) -> Json | None:
         "device": device,
         "state": fields[0],
         "ppid": int(fields[1]),
+        "parents": _parents(int(fields[1])),
     }
+
+
+def _parents(pid: int) -> list[int]:
+    chain: list[int] = []
+    while pid > 0 and pid not in chain:
+        chain.append(pid)
+        try:
+            line = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            break
+        pid = int(line[line.rindex(")") + 2 :].split()[1])
+    return chain
 
 
 def main(devices: list[str]) -> int:

@@ -11,7 +11,8 @@ on hosts (3.10 and later): `python3 - --smi nvidia-smi < gpu.py`.
      "may_reset", "errors": [...], "gpus": {UUID: {"index", "name", "pci", "uptime_s", "recovery_action", ...}}}
 
 A GPU that fell off the bus has no UUID any more: it is missing from `gpus`, while `errors` says so. `uptime_s`
-comes from NVML (nvidia-smi has no such query), or from the lab's own field `lab.uptime`.
+comes from NVML (nvidia-smi has no such query), or from the lab's own field `lab.uptime`. `xids` are the driver's
+lines in the kernel log, `at_s` on the clock of `host_uptime_s`; null where the log may not be read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import argparse
 import ctypes
 import functools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -41,6 +43,7 @@ FABRIC = ("not_supported", "not_started", "in_progress", "completed")
 RECOVERY_ACTION_FIELD = 230
 COMMAND_TIMEOUT_S = 20.0
 MIB = 1024 * 1024
+_XID = re.compile(r"\[ *(?P<at>[0-9.]+)\] NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)[^)]*\): (?P<xid>\d+), ?(?P<text>.*)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +62,7 @@ def probe(nvml_lib: str | None, smi: list[str]) -> Json:
         "source": None,
         "lab": False,
         "driver_version": None,
-        "boot_id": _first_line("/proc/sys/kernel/random/boot_id"),
+        "boot_id": _text("/proc/sys/kernel/random/boot_id"),
         "host_uptime_s": None,
         "count": None,
         "conf_compute": None,
@@ -70,12 +73,13 @@ def probe(nvml_lib: str | None, smi: list[str]) -> Json:
     if not _by_nvml(answer, nvml_lib):
         _by_smi(answer, smi)
     answer["may_reset"] = _may_reset(smi)
-    uptime = _first_line("/proc/uptime")
+    _xids(answer, smi)
+    uptime = _text("/proc/uptime")
     answer["host_uptime_s"] = float(uptime.split()[0]) if uptime else None
     return answer
 
 
-def _first_line(path: str) -> str | None:
+def _text(path: str) -> str | None:
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -89,6 +93,27 @@ def _may_reset(smi: list[str]) -> bool | None:
         return lab.stdout.startswith("Yes")
     user = _run([*smi[:-1], "id", "-u"])
     return user.stdout.strip() == "0" if user.returncode == 0 else None
+
+
+def _xids(answer: Json, smi: list[str]) -> None:
+    """Add the Xids that the kernel log holds of each GPU."""
+    if answer["lab"]:  # the lab's GPUs write a log of their own
+        lab = _run([*smi, "--query-gpu=lab.kmsg", "--format=csv,noheader"])
+        log = _text(lab.stdout.splitlines()[0]) if lab.stdout else None
+    else:
+        done = _run([*smi[:-1], "dmesg"])
+        log = done.stdout if done.returncode == 0 else None
+    found = None if log is None else [m for line in log.splitlines() if (m := _XID.match(line))]
+    for gpu in answer["gpus"].values():
+        gpu["xids"] = None
+        if found is not None and gpu["pci"]:
+            own = [m for m in found if _slot(m["bus"]) == _slot(gpu["pci"])]
+            gpu["xids"] = [{"at_s": float(m["at"]), "xid": int(m["xid"]), "text": m["text"][:200]} for m in own]
+
+
+def _slot(pci: str) -> tuple[int, ...]:
+    """Return domain, bus and device, however many digits they are written with."""
+    return tuple(int(part, 16) for part in pci.split(".")[0].split(":"))
 
 
 def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:

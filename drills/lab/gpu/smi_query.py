@@ -1,7 +1,7 @@
 """What the nvidia-smi stand-in tells: `-L`, `-q -x`, `--query-gpu`, `--query-compute-apps`.
 
-`lab.uptime` and `lab.root` are the lab's own fields; no nvidia-smi has them (the real one tells no uptime
-at all, only NVML does). They let a drill prove a reset where no compiler could build the NVML shim.
+`lab.uptime`, `lab.root` and `lab.kmsg` are the lab's own fields; no nvidia-smi has them (the real one tells no
+uptime at all, only NVML does). They let a drill prove a reset where no compiler could build the NVML shim.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ FIELDS: dict[str, tuple[Getter, str]] = {
     "remapped_rows.pending": (lambda _, gpu: "Yes" if gpu["remapped_pending"] else "No", ""),
     "remapped_rows.failure": (lambda _, gpu: "Yes" if gpu["remapped_failure"] else "No", ""),
     "lab.uptime": (lambda _, gpu: state.uptime_s(gpu), "s"),
+    "lab.kmsg": (lambda found, _: found["kmsg"], ""),
     "lab.root": (lambda found, _: "Yes" if found["root"] else "No", ""),
 }
 

@@ -1,0 +1,100 @@
+"""The notes a reset leaves on its host, so that any process, at any time, can tell how far it got.
+
+BASE.begun   written before the reset is started: from here on it is never started again by itself
+BASE.pid     "pid start host-uptime" of the process that runs it      BASE.out   what nvidia-smi said
+BASE.rc      "status host-uptime" at its end                          BASE.seen  its outcome is judged
+BASE.human   why a person has to look at the GPU; only a person removes it
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drills.faults import reset_outcome
+from drills.model import Host, Json
+
+COMMAND_TIMEOUT_S = 10.0
+RESTORE_TIMEOUT_S = 150  # longer than a reset may take
+
+RUN_RESET = """
+printf '%s %s %s\\n' "$$" "$(cut -d' ' -f22 /proc/$$/stat)" "$(cut -d' ' -f1 /proc/uptime)" > "$0.pid"
+"$@"
+rc=$?
+printf '%s %s\\n' "$rc" "$(cut -d' ' -f1 /proc/uptime)" > "$0.rc.new" && mv "$0.rc.new" "$0.rc"
+"""
+
+
+@dataclass(frozen=True)
+class Reset:
+    """A reset as its notes tell it. `rc` is None while there is no status."""
+
+    begun_s: float | None  # on the host's own uptime clock
+    rc: int | None
+    text: str
+
+
+def begin(host: Host, base: str, command: Sequence[str], receipt: str) -> None:
+    """Start the command so that it outlives the driver; the note of it comes first."""
+    host.run(["mkdir", "-p", base.rsplit("/", 1)[0]], timeout_s=COMMAND_TIMEOUT_S)
+    for note in ("pid", "out", "rc", "seen"):
+        host.remove(f"{base}.{note}")
+    host.write(f"{base}.begun", receipt)
+    host.spawn(["/bin/sh", "-c", RUN_RESET, base, *command], log=f"{base}.out")
+
+
+def read(host: Host, base: str) -> Reset | None:
+    """Return what the notes tell; None when no reset was begun."""
+    if host.read(f"{base}.begun") is None:
+        return None
+    begun, ended = (host.read(f"{base}.pid") or "").split(), (host.read(f"{base}.rc") or "").split()
+    return Reset(
+        begun_s=float(begun[2]) if len(begun) == 3 else None,
+        rc=int(ended[0]) if ended else None,
+        text=host.read(f"{base}.out") or "",
+    )
+
+
+def elapsed_s(now: Json, reset: Reset | None) -> float:
+    """Return seconds since the reset began, all on the host's own clock; 0, which proves nothing, when not known."""
+    if reset is None or reset.begun_s is None or now["host_uptime_s"] is None:
+        return 0.0
+    return float(now["host_uptime_s"]) - reset.begun_s
+
+
+def mark_seen(host: Host, base: str) -> None:
+    """Note that the outcome is judged."""
+    host.write(f"{base}.seen", "")
+
+
+def need_human(host: Host, base: str, sentence: str) -> None:
+    """Note why a person has to look; no undo calls this GPU put back until the note is gone."""
+    host.run(["mkdir", "-p", base.rsplit("/", 1)[0]], timeout_s=COMMAND_TIMEOUT_S)
+    host.write(f"{base}.human", f"a person has to look at it: {sentence}")
+
+
+def conclude(host: Host, base: str, pci: str) -> None:
+    """Judge a reset whose driver died before it could."""
+    reset = read(host, base)
+    if reset is None or reset.rc is None or host.read(f"{base}.seen") is not None:
+        return
+    outcome = reset_outcome.classify(reset.rc, reset.text, pci)
+    if outcome in reset_outcome.NEEDS_HUMAN:
+        need_human(host, base, f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}")
+    mark_seen(host, base)
+
+
+def restore(base: str, uuid: str, gpu: Json, smi: Sequence[str], *, keep: bool = False) -> list[str]:
+    """Return the command that puts the GPU's settings back, on its host; `keep` leaves the notes."""
+    argv = [sys.executable, "-m", "drills.access.gpu_restore", "--base", base, "--uuid", uuid]
+    if gpu["persistence"] is not None:
+        argv += ["--persistence", "1" if gpu["persistence"] else "0"]
+    if gpu["power_limit_w"] is not None and gpu["power_default_w"] is not None:
+        argv += ["--power-limit", f"{gpu['power_limit_w']:.2f}", "--default-limit", f"{gpu['power_default_w']:.2f}"]
+    return [*argv, *(["--keep"] if keep else []), "--smi", *smi]
+
+
+def undo_step(base: str, uuid: str, gpu: Json, smi: Sequence[str]) -> Json:
+    """Return the undo step of a receipt that does so and removes the notes."""
+    return {"do": "run", "argv": restore(base, uuid, gpu, smi), "timeout_s": RESTORE_TIMEOUT_S}
