@@ -81,13 +81,12 @@ def _nothing_open(base: str, *, keep: bool) -> None:
     human, status = Path(f"{base}.human"), Path(f"{base}.rc")
     if human.exists():
         raise Problem(f"{human.read_text().strip()}; when it is well: rm {human}, then `drill recover`")
-    if keep or not Path(f"{base}.begun").exists():
+    if keep or not Path(f"{base}.begun").exists() or Path(f"{base}.seen").exists():
         return
     if not status.exists():
-        human.write_text("its reset ended without a status")
-        raise Problem(f"its reset ended without a status; look at it; when it is well: rm {human} {base}.begun")
-    if status.read_text().split()[0] != "0" and not Path(f"{base}.seen").exists():
-        raise Problem(f"its reset ended with status {status.read_text().split()[0]}, not judged yet: `drill recover`")
+        raise Problem(f"its reset ended without a status; look at it; when it is well: rm {base}.begun")
+    if (code := status.read_text().split()[0]) != "0":
+        raise Problem(f"its reset ended with status {code}, not judged yet: `drill recover`")
 
 
 def _put_back(asked: argparse.Namespace) -> None:

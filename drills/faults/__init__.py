@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from drills.faults.gpu_reset import GpuReset
 from drills.faults.noop import Noop
 from drills.faults.pod_kill import PodKill
 from drills.model import Fault, Receipt
 
-FAULTS: dict[str, Any] = {fault.name: fault for fault in (Noop, PodKill)}
+FAULTS: dict[str, Any] = {fault.name: fault for fault in (Noop, PodKill, GpuReset)}
 
 
 def for_receipt(receipt: Receipt, kind: str) -> Fault:
