@@ -76,7 +76,7 @@ def plan(
     if as_json:
         _say(json.dumps(made.to_json(), indent=2, sort_keys=True))
         return 0
-    for line in (*made.steps, *made.notes):
+    for line in made.steps:
         _say(f"plan: {line}")
     return 0
 

@@ -218,7 +218,7 @@ def _tell_outcome(ended: Ended, judged: RunVerdict, folder: Path, echo: Callable
 
 def header(planned: plan.Plan, target: LabTarget, options: Options) -> Json:
     """Return the journal's header: everything needed to understand and repeat the run."""
-    content = planned.to_json()
+    content, facts = planned.to_json(), target.facts()
     return {
         "run": planned.run,
         "experiment": planned.experiment.name,
@@ -228,7 +228,8 @@ def header(planned: plan.Plan, target: LabTarget, options: Options) -> Json:
         "target": planned.target.name,
         "command": _command(planned, options),
         "plan": content,
-        "versions": target.facts(),
+        "versions": facts.pop("versions"),
+        "facts": facts,
         "clock": {"offsets": {}},
     }
 
