@@ -36,9 +36,7 @@ class Secret(Params):
             kind, where = next(iter(value.items()))
             if kind in patterns and isinstance(where, str) and re.fullmatch(patterns[kind], where):
                 return value
-        raise PydanticCustomError(
-            SECRET, "a secret is never written into this file; write {{env: NAME}} or {{file: PATH}}"
-        )
+        raise PydanticCustomError(SECRET, "a secret is never written into this file; write {env: NAME} or {file: PATH}")
 
     def value(self) -> str:
         """Return the secret itself. Raises UsageError that names the place, not the secret."""
@@ -65,7 +63,7 @@ def _url(value: Any) -> Any:
     if parts is None or not good or not str(value).isprintable() or " " in str(value):
         raise PydanticCustomError(SECRET, "is not an address; write for example http://host:8000/v1")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        what = "an address takes no user, password, query or fragment; secrets go into {{env: NAME}} or {{file: PATH}}"
+        what = "an address takes no user, password, query or fragment; secrets go into {env: NAME} or {file: PATH}"
         raise PydanticCustomError(SECRET, what)
     return str(value).rstrip("/")
 

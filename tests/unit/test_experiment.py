@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,7 +86,7 @@ def test_an_experiment_cannot_be_changed(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         found.name = "other"  # type: ignore[misc]
     with pytest.raises(ValidationError):
-        found.phases.fault = 1.0  # type: ignore[misc]
+        found.phases.fault = 1.0
 
 
 DURATION = "write for example"
@@ -304,6 +305,16 @@ def test_the_schema_knows_every_name() -> None:
 
 # ---- anything at all --------------------------------------------------------------------------------
 
+
+def refusal(act: Callable[[], object]) -> str:
+    """Return the text of the refusal, empty for none; any other exception is a failure."""
+    try:
+        act()
+    except FileProblem as exc:
+        return str(exc)
+    return ""
+
+
 TREE = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["5s", "20/s", "10%", "sla", ""])),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
@@ -324,29 +335,23 @@ def damaged(draw: st.DrawFn) -> dict[str, Any]:
         node = node[key]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(data=damaged())
 def test_one_wrong_value_anywhere_is_one_line(data: dict[str, Any]) -> None:
     document = yamlfile.Document(Path("x.yaml"), data, {(): 1})
-    try:
-        experiment.from_document(document)
-    except FileProblem as exc:
-        assert str(exc).isprintable()
+    assert refusal(lambda: experiment.from_document(document)).isprintable()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(at=st.integers(min_value=0, max_value=len(GOOD) - 1), junk=st.binary(max_size=6))
 def test_any_bytes_in_the_middle_are_one_line(tmp_path: Path, at: int, junk: bytes) -> None:
     path = tmp_path / "x.yaml"
     raw = GOOD.encode()
     path.write_bytes(raw[:at] + junk + raw[at + len(junk) :])
-    try:
-        experiment.load_experiment(path)
-    except FileProblem as exc:
-        assert str(exc).isprintable()
+    assert refusal(lambda: experiment.load_experiment(path)).isprintable()
 
 
 def test_the_package_data_is_found_where_a_wheel_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(SHIPPED, tmp_path / "drills" / "data" / "experiments")
-    monkeypatch.setattr(experiment.importlib.resources, "files", lambda _: tmp_path / "drills")
+    monkeypatch.setattr("importlib.resources.files", lambda _: tmp_path / "drills")
     assert experiment.experiment_folders(tmp_path) == (tmp_path / "drills" / "data" / "experiments",)

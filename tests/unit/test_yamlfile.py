@@ -153,7 +153,7 @@ def test_a_name_that_is_none(name: str) -> None:
 YAMLISH = st.text(alphabet="ab01 \n\t:-[]{}#&*!|>'\"%@`?,.<~\x00é", max_size=60)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(content=st.one_of(st.binary(max_size=80), YAMLISH.map(str.encode), st.text(max_size=60).map(str.encode)))
 @example(content=b"? ")
 @example(content=b"a: !!python/object:os.system x")
@@ -167,9 +167,9 @@ YAMLISH = st.text(alphabet="ab01 \n\t:-[]{}#&*!|>'\"%@`?,.<~\x00é", max_size=60
 def test_any_bytes_are_a_document_or_a_problem(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "any.yaml"
     path.write_bytes(content)
+    found: object = None
     try:
-        document = yamlfile.read(path)
+        found = yamlfile.read(path).data
     except FileProblem as exc:
-        assert str(exc).isprintable()
-    else:
-        assert isinstance(document.data, dict)
+        found = str(exc)
+    assert isinstance(found, dict) or (isinstance(found, str) and found.isprintable())
