@@ -51,6 +51,8 @@ class Control:
                 await writer.drain()
         except (OSError, TimeoutError, BadFraming, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever spoke is gone, or did not speak HTTP
+        except asyncio.CancelledError:
+            pass  # the proxy ends; swallowed because asyncio's streams print it (Python 3.11)
         finally:
             writer.close()
 

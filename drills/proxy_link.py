@@ -289,7 +289,8 @@ class Link(asyncio.Protocol):
             attempt.last_byte = self.passed
             if attempt.first_byte is None:
                 attempt.first_byte = self.passed
-                attempt.status = self.response.head.status if self.response and self.response.head else None
+            if attempt.status is None and self.response is not None and self.response.head is not None:
+                attempt.status = self.response.head.status
             attempt.bytes += len(data)
         if cut:
             self.client.write(data)

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import signal
 import socket
 import struct
@@ -329,14 +330,20 @@ def _die(transport: asyncio.BaseTransport | None, *, reset: bool) -> None:
     transport.abort()
 
 
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an http address")
+    return text.rstrip("/").removesuffix("/v1")
+
+
 def parse_options(argv: list[str] | None = None) -> Options:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m drills.lab.edge", description=__doc__.partition("\n")[0])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--router", required=True, metavar="URL")
+    parser.add_argument("--router", type=_url, required=True, metavar="URL")
     parser.add_argument("--model", required=True, help="the name of the primary model")
-    parser.add_argument("--fallback", metavar="URL", help="where the smaller model answers")
+    parser.add_argument("--fallback", type=_url, metavar="URL", help="where the smaller model answers")
     parser.add_argument("--fallback-model", default="")
     parser.add_argument("--first-token-deadline-ms", type=float, default=400)
     parser.add_argument("--fallback-deadline-ms", type=float, default=400)
@@ -361,7 +368,8 @@ async def _run(options: Options) -> None:
         print(json.dumps({"ready": True, "listen": f"{host}:{port}"}), flush=True)
         await stop.wait()
     except OSError as error:
-        raise Refused(f"--port {options.port}: {error.strerror}; choose a free port of this machine") from None
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise Refused(f"--port {options.port}: {reason}; choose a free port of this machine") from None
     finally:
         await runner.cleanup()
 

@@ -191,7 +191,7 @@ class ProxyUnderTest:
 @contextlib.contextmanager
 def proxy(tmp_path: Path, upstream_port: int, *options: str) -> Iterator[ProxyUnderTest]:
     """Run a proxy in front of a port."""
-    ledger = tmp_path / "ledger.ndjson"
+    ledger = tmp_path / f"ledger-{upstream_port}.ndjson"
     fixed = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--upstream", f"127.0.0.1:{upstream_port}"]
     named = ["--ledger", str(ledger), "--name", "replica-0", "--model", "lab-chat"]
     with process("drills.proxy", *fixed, *named, *options) as (child, ready):

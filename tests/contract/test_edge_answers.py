@@ -371,3 +371,12 @@ def test_the_histogram_has_edges_at_the_sla_and_at_one_and_a_half(start: Start) 
     names = edge.metrics()
     for bound in ("0.8", "1.2", "+Inf"):
         assert f'edge_ttft_seconds_bucket{{le="{bound}"}}' in names
+
+
+def test_a_taken_port_is_one_line(primary: Upstream, capfd: pytest.CaptureFixture[str]) -> None:
+    options = [f"--port={primary.port}", f"--router={primary.url}", "--model=m"]
+    with process("drills.lab.edge", *options) as (child, ready):
+        assert child.wait(10) == 3
+    assert ready == {}
+    said = f"drills.lab.edge: --port {primary.port}: Address already in use; choose a free port of this machine"
+    assert capfd.readouterr().err.splitlines() == [said]
