@@ -52,9 +52,7 @@ def mine(run: str, folder: Path, lives_s: float, pid: int, clock: Clock) -> Lock
 def take(target: Target, lock: Lock, clock: Clock) -> None:
     """Take the target's lock. Refused when it is held or when an earlier run is not put back."""
     host = target.control_host()
-    for left in receipts.outstanding(host, target.state_dir):
-        if left.receipt.run != lock.run:
-            raise Refused(f"target {target.name}: not put back yet: {left.sentence()}; run `drill recover`")
+    refuse_leftovers(host, target.state_dir, target.name)
     host.run(["mkdir", "-p", target.state_dir], timeout_s=TIMEOUT_S)
     if _make(host, target, lock):
         return
@@ -67,6 +65,12 @@ def take(target: Target, lock: Lock, clock: Clock) -> None:
     release(host, target.state_dir, held.run if held else None)
     if not _make(host, target, lock):
         raise Refused(f"target {target.name}: another run took the lock at this moment; try again")
+
+
+def refuse_leftovers(host: Host, state_dir: str, target: str) -> None:
+    """Refuse while something of an earlier run lies on the target."""
+    for left in receipts.outstanding(host, state_dir):
+        raise Refused(f"target {target}: not put back yet: {left.sentence()}; run `drill recover`")
 
 
 def read(host: Host, state_dir: str) -> Lock | None:

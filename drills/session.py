@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import drills
-from drills import errors, live, plan, report, runfolder, verdict
+from drills import errors, live, lock, plan, report, runfolder, verdict
+from drills.access.local import LocalHost
 from drills.clock import Clock
 from drills.errors import Refused
 from drills.experiment import Experiment, find_experiment, load_experiment
 from drills.lab import defects, manage
 from drills.lab.client import Lab
-from drills.lab.config import LabConfig
+from drills.lab.config import LabConfig, lab_dir
 from drills.lab.target import LabTarget
 from drills.model import Json, RunVerdict
 from drills.run import Drill, Ended, Setting, StopFlag
@@ -54,6 +55,7 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> 
     experiments = [experiment(name) for name in names]
     for one in experiments:  # everything that can be wrong with the files is said before anything starts
         make_plan(one, spec, options, run="dry", seed=0)
+    lock.refuse_leftovers(LocalHost(), str(lab_dir() / "drill"), spec.name)
     codes = []
     with lab_for(spec, options, echo) as lab:
         spec = replace(spec, url=lab.url)
@@ -202,6 +204,10 @@ def conclude(folder: Path) -> RunVerdict:
 
 
 def _tell_outcome(ended: Ended, judged: RunVerdict, folder: Path, echo: Callable[[str], None]) -> int:
+    if ended.status == "refused":
+        echo(f"refused: {ended.reason}")
+        echo(f"journal: {folder / 'journal.jsonl'}")
+        return judged.exit_code
     for check in judged.checks:
         if check.verdict != "pass":
             echo(f"  {check.check}: {check.verdict}: {check.reason}")
