@@ -215,9 +215,6 @@ class HasGpus(Protocol):
     def gpu_device(self, uuid: str) -> str:
         """Return the device file of the GPU (a holder is a process that has it open)."""
 
-    def gpu_state(self, host: str) -> Json:
-        """Return what `drills.probes.gpu` sees on that host, by UUID, from a short-lived process; unknown is None."""
-
 
 # ---- faults -------------------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from drills.errors import DrillError
 from drills.model import HasEvents, HasGpus, Json, Replica, Target
-from drills.probes import completion, http, router, vllm
+from drills.probes import completion, gpu_host, http, router, vllm
 from drills.probes.alerts import AlertWatch
+from drills.probes.http import ProbeError
 from drills.probes.prometheus import Alertmanager, Prometheus
 from drills.probes.sampler import Job
 
@@ -134,9 +136,10 @@ class Watch:
         self.tell(event, data)
 
     def _look_at_gpus(self) -> Json:
-        gpus: Any = self.target
-        state: Json = gpus.gpu_state(self.target.control_host().name)
-        return state
+        try:
+            return gpu_host.look(self.target, self.target.control_host().name)
+        except DrillError as error:
+            raise ProbeError(str(error)) from None
 
 
 def model_of(target: Target, replica: Replica) -> str:
