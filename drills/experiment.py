@@ -249,7 +249,7 @@ def experiment_folders(cwd: Path | None = None) -> tuple[Path, ...]:
     own = Path(str(importlib.resources.files("drills"))) / "data" / "experiments"
     if not own.is_dir():  # a source checkout; in the wheel they are package data
         own = Path(__file__).resolve().parent.parent / "experiments"
-    here = (cwd or Path.cwd()) / "experiments"
+    here = (cwd or Path()) / "experiments"  # relative in error texts, as the user would type it
     same = here.is_dir() and own.is_dir() and here.samefile(own)
     return tuple(folder for folder in ((here,) if same else (here, own)) if folder.is_dir())
 
