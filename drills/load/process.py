@@ -127,7 +127,7 @@ class LoadProcess:
         """
         if self.alive():
             self._send({"type": "stop", "drain_s": drain_s})
-            self._wait(drain_s + _FINAL_S)
+            self.wait(drain_s + _FINAL_S)
         self.kill()
         return self.final
 
@@ -138,13 +138,14 @@ class LoadProcess:
                 break
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
-            self._wait(wait_s)
+            self.wait(wait_s)
         self._quiet.set()
         self._closed.wait(_SEND_S)  # its last words may still be in the socket
         if self._link is not None:
             self._link.close()
 
-    def _wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended, at most `timeout_s`; it may well run on."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._started().wait(timeout_s)
 

@@ -9,7 +9,7 @@ from drills.load.plan import LoadPlan
 from drills.model import Json
 
 
-def plan_json(url: str = "http://127.0.0.1:1/v1", records: str = "/dev/null", **changes: Any) -> Json:
+def plan_json(url: str = "http://127.0.0.1:1/v1", **changes: Any) -> Json:
     """Return LOAD.json as the driver writes it, for quick tests; `changes` replace top-level keys."""
     return {
         "run": "0badcafe",
@@ -33,7 +33,7 @@ def plan_json(url: str = "http://127.0.0.1:1/v1", records: str = "/dev/null", **
         "cached_header": {"header": "x-cache", "value": "hit"},
         "max_duration_s": 60.0,
         "cap": 100,
-        "records": records,
+        "records": "/dev/null",
         "cpu": None,
         **changes,
     }
