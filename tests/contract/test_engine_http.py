@@ -242,8 +242,8 @@ def test_a_client_that_leaves_is_aborted_and_counted_nowhere(engine: Engine, str
         leaving = engine.ask(400, stream=stream)
         until(lambda: engine.running() == 2, "both run")
         leaving.close()
-        until(lambda: engine.running() == 1, "one is left", timeout_s=1)
-    until(lambda: engine.running() == 0, "none is left", timeout_s=1)
+        until(lambda: engine.running() == 1, "one is left", timeout_s=2)
+    until(lambda: engine.running() == 0, "none is left", timeout_s=2)
     assert successes() == before
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drills.lab.engine.kv import BlockPool
@@ -78,6 +78,7 @@ def test_cached_free_blocks_do_not_count_as_fresh_ones() -> None:
     assert pool.free == 2
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60))
 def test_blocks_are_never_lost_or_held_twice(moves: list[tuple[bool, int]]) -> None:
     pool = BlockPool(8)

@@ -65,9 +65,9 @@ def spawn(config: EngineConfig, started: float) -> tuple[subprocess.Popen[bytes]
         seed=config.seed,
         scheduler=config.scheduler,
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "drills.lab.engine.core", core.to_json()], pass_fds=[theirs.fileno()]
-    )
+    python = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]  # the same import path as ours
+    command = [*python, "-m", "drills.lab.engine.core", core.to_json()]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
     theirs.close()
     return process, ours
 

@@ -26,11 +26,11 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """Return the body of the HTTP answer."""
-        return json.dumps(self._envelope(), separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(self._envelope(), separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
     def events(self) -> bytes:
         """Return the error as the end of a stream; the spaces in its JSON are vLLM's."""
-        return b"data: " + json.dumps(self._envelope(), ensure_ascii=False).encode() + b"\n\n" + DONE
+        return b"data: " + json.dumps(self._envelope()).encode() + b"\n\n" + DONE
 
 
 def invalid(message: str, param: str | None = None, value: object = None) -> ApiError:

@@ -59,8 +59,13 @@ def parse(kind: str, headers: Mapping[bytes, bytes], raw: bytes, limits: Limits)
         stream=_bool(body.get("stream")) or False,
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("include_usage")) and bool(options.get("continuous_usage_stats")),
-        request_id=body.get("request_id"),
+        request_id=_request_id(body),
     )
+
+
+def _request_id(body: Body) -> str | None:
+    given = body.get("request_id")
+    return str(given).encode(errors="replace").decode() if given else None
 
 
 def read_json(headers: Mapping[bytes, bytes], raw: bytes) -> Body:
@@ -75,7 +80,7 @@ def read_json(headers: Mapping[bytes, bytes], raw: bytes) -> Body:
     except json.JSONDecodeError as e:
         bad = problem("json_invalid", f"body.{e.pos}", "JSON decode error", {}, ctx={"error": e.msg})
         raise schema([bad]) from None
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, RecursionError):
         raise ApiError(400, "There was an error parsing the body", "Bad Request") from None
     if not isinstance(body, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
@@ -222,11 +227,11 @@ def _length(kind: str, body: Body, ids: bytes, limits: Limits) -> tuple[int, str
         asked = 16  # the default of the completions API
     _check_lengths(asked, prompt, most)
     at_least = _int(body.get("min_tokens")) or 0
-    if at_least > (most if asked is None else asked):
-        raise invalid(f"min_tokens must be less than or equal to max_tokens={asked}, got {at_least}.")
+    room = most - prompt if asked is None else asked
+    if at_least > room:
+        raise invalid(f"min_tokens must be less than or equal to max_tokens={room}, got {at_least}.")
     if asked is not None:
         return asked, LENGTH
-    room = most - prompt
     natural = max(at_least, 16 + crc32(ids, limits.seed & 0xFFFFFFFF) % 81)
     if _bool(body.get("ignore_eos")) or natural >= room:
         return room, LENGTH

@@ -60,7 +60,7 @@ class Replica:
                 lifespan="off",
                 loop="asyncio",
                 log_config=None,
-                log_level="critical",
+                log_level="error",
                 access_log=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
             )

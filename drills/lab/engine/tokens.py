@@ -19,7 +19,7 @@ Message = tuple[str, str]  # role, content
 @lru_cache(maxsize=4096)
 def encode(text: str) -> bytes:
     """Return the token ids of a text, four bytes each."""
-    return array("I", [crc32(word.encode()) for word in text.split()]).tobytes()
+    return array("I", [crc32(word.encode(errors="surrogatepass")) for word in text.split()]).tobytes()
 
 
 def encode_ids(ids: Sequence[int]) -> bytes:
