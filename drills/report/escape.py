@@ -24,11 +24,11 @@ def visible(text: object, *, keep_newlines: bool = False) -> str:
 
 
 def _show(char: str, keep_newlines: bool) -> str:
-    if char == "\n" and keep_newlines:
+    if char.isprintable() or (char == "\n" and keep_newlines):
         return char
-    # C*: controls (ESC, BEL, C1), bidi and zero-width marks, surrogates; Zl/Zp break lines in some renderers.
-    if unicodedata.category(char)[0] != "C" and unicodedata.category(char) not in {"Zl", "Zp"}:
-        return char
+    if unicodedata.category(char) == "Zs":  # spaces of other widths
+        return " "
+    # Controls (ESC, BEL, C1), bidi and zero-width marks, line separators, half surrogates, unassigned points.
     point = ord(char)
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
 

@@ -144,27 +144,24 @@ def outcomes(drawing: Drawing) -> Figure:
     low, high = drawing.limits
     first, last = int(low // 1), int(max([high, *(point.end_s for point in drawing.points)]) // 1) + 1
     seconds = list(range(first, last))
+    edges = [*seconds, last]
     floor = [0.0] * len(seconds)
     ended = Counter((point.outcome, int(point.end_s // 1)) for point in drawing.points)
     for name, (colour, _marker) in STYLE.items():
         heights = [float(ended[name, second]) for second in seconds]
         if not any(heights):
             continue
+        tops = [below + height for below, height in zip(floor, heights, strict=True)]
         label = f"{name} ({int(sum(heights)):,})"
-        main.bar(
-            [s + 0.5 for s in seconds],
-            heights,
-            1.0,
-            floor,
-            color=colour,
-            linewidth=0,
-            gid=f"outcome-{name}",
-            label=label,
+        main.stairs(
+            tops, edges, baseline=floor, fill=True, color=colour, linewidth=0, gid=f"outcome-{name}", label=label
         )
-        floor = [below + height for below, height in zip(floor, heights, strict=True)]
+        floor = tops
     offered = Counter(int(point.at_s // 1) for point in drawing.points)
-    main.step(seconds, [offered[second] for second in seconds], where="post", color="#000000", linewidth=1.0,
-              gid="offered", label="offered (arrivals begun)")  # fmt: skip
+    begun = [float(offered[second]) for second in seconds]
+    main.stairs(
+        begun, edges, baseline=None, color="#000000", linewidth=1.0, gid="offered", label="offered (arrivals begun)"
+    )
     if drawing.rate_per_s is not None:
         main.axhline(drawing.rate_per_s, color="#333333", linestyle=(0, (6, 3)), linewidth=1.0, gid="planned",
                      label=f"planned {drawing.rate_per_s:g}/s")  # fmt: skip

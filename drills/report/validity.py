@@ -29,7 +29,7 @@ def gate_rows(facts: Facts) -> list[list[str]]:
         bound = (
             "—" if gate.bound is None else f"{_LIMITS.get(gate.name, '')} {words.quantity(gate.bound, unit)}".strip()
         )
-        told, source = _VALUES.get(gate.name, lambda _facts: ("—", "—"))(facts)
+        told, source = _VALUES.get(gate.name, _unsaid)(facts)
         holds = f"**no**: {prose(gate.broken)}" if gate.broken else "yes"
         rows.append([prose(gate.name), value or told, bound, holds, source])
     return rows
@@ -46,6 +46,10 @@ def _steady(facts: Facts) -> list[str]:
     replicas = gate.data.get("replicas") or []
     sound = f"{sum(1 for r in replicas if r.get('ok'))} of {words.count(len(replicas), 'replica')} answered"
     return [name, sound, needed, "yes" if gate.data.get("ok") else "**no**", lines_of(gate)]
+
+
+def _unsaid(_facts: Facts) -> tuple[str, str]:
+    return "—", "—"
 
 
 def _completed(facts: Facts) -> tuple[str, str]:

@@ -44,7 +44,7 @@ def build(
     lines(folder / "requests.ndjson", requests)
     lines(folder / "ledger.ndjson", ledger)
     lines(folder / "samples.ndjson", samples(victim))
-    events = journal(requests, fault, victim, alert, outage)
+    events = journal(requests, len(ledger), fault, victim, alert, outage)
     lines(folder / "journal.jsonl", events)
     write(folder / "plan.json", plan(fault, alert))
     write(folder / "verdict.json", verdict(requests, alert, outage))
@@ -167,7 +167,7 @@ def plan(fault: str, alert: str) -> Json:
     }  # fmt: skip
 
 
-def journal(requests: list[Json], fault: str, victim: str, alert: str, outage: bool) -> list[Json]:
+def journal(requests: list[Json], attempts: int, fault: str, victim: str, alert: str, outage: bool) -> list[Json]:
     """Return the journal's lines."""
     receipt: Json = {
         "id": "r1", "run": RUN, "fault": fault, "target": "lab", "host": "local",
@@ -194,7 +194,7 @@ def journal(requests: list[Json], fault: str, victim: str, alert: str, outage: b
         (RECOVERY, "phase", {"phase": "recovery", "planned_s": 110.0}),
         (END, "load.stopping", {}),
         (END + 1, "load.stopped", stopped(requests)),
-        (END + 1.5, "collected", {"file": "ledger.ndjson", "lines": len(requests)}),
+        (END + 1.5, "collected", {"file": "ledger.ndjson", "lines": attempts}),
         (END + 2, "left", {"left": "healthy", "replicas": gate(victim)["replicas"]}),
         (END + 2.1, "lock.released", {"by": "lab"}),
         (END + 2.2, "end", {"status": "completed", "reason": ""}),
