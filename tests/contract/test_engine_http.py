@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -245,20 +244,6 @@ def test_a_client_that_leaves_is_aborted_and_counted_nowhere(engine: Engine, str
         until(lambda: engine.running() == 1, "one is left", timeout_s=2)
     until(lambda: engine.running() == 0, "none is left", timeout_s=2)
     assert successes() == before
-
-
-def test_a_stopped_api_server_sends_all_it_missed_in_fewer_chunks(engine: Engine) -> None:
-    with contextlib.closing(engine.ask(60)) as talk:
-        talk.tokens(2)
-        engine.signal(signal.SIGSTOP)
-        try:
-            assert talk.falls_silent(0.3)
-        finally:
-            engine.signal(signal.SIGCONT)
-        reply = talk.finish()
-    deltas = [e for e in reply.events() if e != "[DONE]" and e["choices"] and e["choices"][0]["delta"].get("content")]
-    assert reply.content().split() == [f"t{i}" for i in range(60)]
-    assert len(deltas) < 60
 
 
 def test_the_json_of_a_body_is_read_as_it_is(engine: Engine) -> None:

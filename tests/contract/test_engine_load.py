@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import threading
 import time
@@ -138,6 +139,21 @@ def test_a_slow_reader_gets_every_token_in_merged_chunks(start: Start) -> None:
     assert reply.content().split() == [f"t{i}" for i in range(count)]
     assert reply.usage()["completion_tokens"] == count
     assert len(deltas) < count
+
+
+def test_a_stopped_api_server_does_not_stop_the_engine_and_sends_all_it_missed_at_once(start: Start) -> None:
+    engine = start(step_base_ms="0.5", step_per_seq_ms="0")
+    with contextlib.closing(engine.ask(1500)) as talk:
+        talk.tokens(2)
+        engine.signal(signal.SIGSTOP)
+        try:
+            assert talk.falls_silent(1.0)  # long enough for more messages than a socket holds
+        finally:
+            engine.signal(signal.SIGCONT)
+        reply = talk.finish()
+    deltas = [e["choices"][0]["delta"].get("content", "") for e in reply.events()[:-1] if e["choices"]]
+    assert reply.content().split() == [f"t{i}" for i in range(1500)]
+    assert max(len(d.split()) for d in deltas) > 300
 
 
 def test_cached_prompts_are_faster_and_can_be_switched_off(start: Start) -> None:
