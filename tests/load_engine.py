@@ -1,8 +1,8 @@
 """A small OpenAI-compatible engine that tells the truth about what it did, and breaks on demand.
 
-    python -m tests.load_engine [--ttft-ms 20] [--itl-ms 2] [--fault MODE --every N]
+    python -m tests.load_engine [--ttft-ms 20] [--itl-ms 2] [--fault MODE,… --every N]
 
-Prints its port. Every N-th generation request meets the fault; the others are answered as vLLM answers,
+Prints its port. Every N-th generation request meets a fault, in turn; the others are answered as vLLM answers,
 with as many tokens as asked, numbered `t0 t1 …`. GET /log gives one JSON object per generation request:
 id, recv, first, last (monotonic seconds), tokens sent, fault.
 
@@ -246,11 +246,14 @@ class Engine:
     def __init__(self, options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.ttft_s, self.itl_s = options.ttft_ms / 1e3, options.itl_ms / 1e3
-        self.fault, self.every = options.fault, options.every
+        self.faults, self.every = options.fault, options.every
         self.log: list[dict[str, Any]] = []
 
     def next_fault(self) -> str:
-        return self.fault if self.fault and (len(self.log) + 1) % self.every == 0 else ""
+        number = len(self.log) + 1
+        if not self.faults or number % self.every:
+            return ""
+        return str(self.faults[(number // self.every - 1) % len(self.faults)])
 
 
 async def main(options: argparse.Namespace) -> None:
@@ -262,12 +265,16 @@ async def main(options: argparse.Namespace) -> None:
     await loop.run_in_executor(None, sys.stdin.read)
 
 
+def faults(names: str) -> list[str]:
+    return [name for name in names.split(",") if FAULTS[name]]
+
+
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--ttft-ms", type=float, default=20)
     parser.add_argument("--itl-ms", type=float, default=2)
-    parser.add_argument("--fault", choices=sorted(FAULTS), default="")
+    parser.add_argument("--fault", type=faults, default=[])
     parser.add_argument("--every", type=int, default=1)
     return parser.parse_args(argv)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import subprocess
 import sys
@@ -10,36 +11,51 @@ from pathlib import Path
 import pytest
 
 from drills.load.process import LoadProcess
-from drills.model import GOOD, Outcome
+from drills.load.record import Record
+from drills.model import GOOD, Json, Outcome
 from tests.contract.load_runs import assert_books_balance, engine, write_plan
 from tests.load_engine import FAULTS
 from tests.unit.load_plans import client_json
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_every_fault_has_its_outcome_and_the_books_balance(fault: str, tmp_path: Path) -> None:
-    with engine("--fault", fault, "--every", "3") as truth:
+def run(tmp_path: Path, *options: str, **changes: object) -> tuple[list[Record], list[Json]]:
+    """Run a load to its end; return its records and the engine's log, checked against each other."""
+    with engine(*options) as truth:
         load = LoadProcess()
-        load.start(write_plan(tmp_path, truth.url), tmp_path / "load.log")
-        load.wait(10.0)
+        load.start(write_plan(tmp_path, truth.url, **changes), tmp_path / "load.log")
+        load.wait(20.0)
         load.stop(0.0)
-        kept = assert_books_balance(tmp_path, load.final)
-        engine_log = {entry["id"]: entry for entry in truth.log()}
-    assert len(kept) >= 15
-    assert len(engine_log) == len(kept)  # without retries: one request for each arrival
-    expected, _, error = FAULTS[fault].partition("/")
+        log = truth.log()
+    assert load.death() is None
+    return assert_books_balance(tmp_path, load.final), log
+
+
+def test_every_fault_has_its_outcome_and_the_books_balance(tmp_path: Path) -> None:
+    faults = [fault for fault in FAULTS if fault != "close-after"]
+    rate = {"kind": "poisson", "rate": 80.0}
+    kept, log = run(tmp_path, "--fault", ",".join(faults), "--every", "2", arrivals=rate, max_duration_s=3.0)
+    asked = {entry["id"]: entry for entry in log}
+    assert len(asked) == len(kept)  # without retries: one request for each arrival
+    met = collections.Counter(entry["fault"] for entry in log)
+    assert set(met) == {"", *faults}
     for record in kept:
-        entry = engine_log[record.attempts[0].id]
-        if entry["fault"]:
-            assert (record.outcome.value, record.error) == (expected, error or None), record
-            assert record.dup is (fault == "repeat")
-        elif fault != "close-after":  # a kept connection that the server has closed may break the next request
-            assert record.outcome is Outcome.OK, record
+        fault = asked[record.attempts[0].id]["fault"]
+        expected, _, error = FAULTS.get(fault, "ok").partition("/")
+        assert (record.outcome.value, record.error) == (expected, error or None), (fault, record)
+        assert record.dup is (fault == "repeat")
         if record.outcome in GOOD:
             assert record.first_token is not None
-            assert record.first_token - entry["first"] > 0
-            assert len(record.chunks) == (1 if fault == "document" and entry["fault"] else 8)
-    assert load.death() is None
+            assert record.first_token > asked[record.attempts[0].id]["first"]
+            assert len(record.chunks) == (1 if fault == "document" else 8)
+
+
+def test_a_server_that_closes_kept_connections_costs_at_most_the_request_that_met_it(tmp_path: Path) -> None:
+    kept, log = run(tmp_path, "--fault", "close-after", "--every", "3")
+    closed = [entry for entry in log if entry["fault"]]
+    assert closed
+    broken = [record for record in kept if record.outcome is not Outcome.OK]
+    assert {record.error for record in broken} <= {"reset"}
+    assert len(broken) <= len(closed)
 
 
 def test_a_service_that_is_not_there(tmp_path: Path) -> None:
