@@ -61,6 +61,8 @@ class ActiveFaults:
     def _revert(self, fault: Fault, receipt: Receipt) -> None:
         self.note("revert.begin", {"receipt": receipt.id, "by": "driver"})
         restored, why = revert(fault, self.target, receipt, self._noting())
+        if receipt.holds and restored is Restored.CLEAN:
+            self.note("inject.step", {"receipt": receipt.id, "step": "gate.opened", "ok": True})
         manual = [] if restored is Restored.CLEAN else [receipts.manual(step) for step in receipt.undo]
         self.on.remove((fault, receipt))
         try:

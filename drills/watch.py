@@ -9,7 +9,7 @@ from typing import Any
 from drills.errors import DrillError
 from drills.model import HasEvents, HasGpus, Json, Replica, Target
 from drills.probes import completion, gpu_host, http, router, vllm
-from drills.probes.alerts import AlertWatch
+from drills.probes.alerts import AlertWatch, wall
 from drills.probes.http import ProbeError
 from drills.probes.prometheus import Alertmanager, Prometheus
 from drills.probes.sampler import Job
@@ -100,7 +100,8 @@ class Watch:
         for note in target.notifications(self.seen_note):
             self.seen_note = note["n"]
             told = {k: note[k] for k in ("alert", "labels", "status")}
-            self.tell("notified", told | {"at_mono": note["mono"]})
+            fired = wall(note.get("startsAt"))
+            self.tell("notified", told | {"at_mono": note["mono"], "fired_at": fired})
 
     def _completion(self, replica: Replica) -> Callable[[], Json]:
         pool = http.pool()

@@ -46,7 +46,8 @@ class AlertWatch:
         return {"pending": counts.count("pending"), "firing": counts.count("firing")}
 
     def _say(self, source: str, labels: Json, state: str, alert: Json) -> None:
-        active = alert.get("activeAt") or alert.get("startsAt")
+        # Prometheus tells since when the condition holds; Alertmanager's startsAt is when the alert fired.
+        active, fired = alert.get("activeAt"), alert.get("startsAt")
         self.tell(
             "alert",
             {
@@ -54,6 +55,7 @@ class AlertWatch:
                 "labels": {k: v for k, v in sorted(labels.items()) if k != "alertname"},
                 "state": state,
                 "active_at": wall(active),
+                "fired_at": wall(fired),
                 "value": alert.get("value"),
                 "source": source,
             },
