@@ -67,7 +67,7 @@ def read(folder: Path) -> Lab | None:
     """Return what lab.json says, None when there is none; whether it is alive is another question."""
     try:
         return Lab(folder, json.loads((folder / "lab.json").read_text()))
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
 
 

@@ -30,14 +30,16 @@ DEFECTS: dict[str, Defect] = {
         lab={"restart": False},
     ),
     "no-retries": Defect(
-        "nobody tries again: router retries, health checks and circuit breaker are off, and so are client retries",
+        "nobody tries again: retries, health checks and circuit breaker of the router are off, so are the client's "
+        "retries, and the edge passes failures on instead of asking the smaller model",
         lab={
             "router_args": (
                 "--disable-retries",
                 "--disable-circuit-breaker",
                 "--health-check-interval-secs=86400",
                 "--health-failure-threshold=1000",
-            )
+            ),
+            "edge_args": ("--no-fallback", "--no-cache"),
         },
         client={"retries": {"max": 0}},
     ),

@@ -29,7 +29,7 @@ def locked(folder: Path) -> bool:
     """Whether a lab lives in the folder (starting and ending ones included)."""
     try:
         fd = os.open(folder / LOCK, os.O_RDWR)
-    except FileNotFoundError:
+    except OSError:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -64,7 +64,7 @@ def up(
     settings = dataclasses.replace(settings, owner=owner, lives_s=lives_s)
     try:
         _prepare(folder, settings)
-        process = _launch(folder)
+        keeper_process = _launch(folder)
     except OSError as error:
         raise Refused(
             f"lab: {error.filename or folder}: {error.strerror}; choose another folder with DRILL_LAB_DIR"
@@ -72,7 +72,7 @@ def up(
     if settings.monitoring and not monitoring.binaries().complete:
         echo(f"lab: note: Prometheus or Alertmanager not found, alerts cannot be judged: {monitoring.INSTALL}")
     try:
-        lab = _follow(folder, process, wait_s or settings.ready_deadline_s + 60, echo)
+        lab = _follow(folder, keeper_process, wait_s or settings.ready_deadline_s + 60, echo)
     except BaseException:
         _end(folder)
         raise
@@ -128,34 +128,38 @@ def _prepare(folder: Path, settings: LabConfig) -> None:
     (folder / "config.json").write_text(json.dumps(settings.to_json(), indent=2) + "\n")
 
 
-def _launch(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the keeper in a session of its own: it outlives this process and its terminal."""
+def _launch(folder: Path) -> tuple[int, int | None]:
+    """Start the keeper so that it outlives this process and its terminal; returns its pid and start."""
     root = str(Path(drills.__file__).parents[1])
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         "DRILL_TOOLS": str(monitoring.tools_dir()),
     }
-    with (folder / "log" / "supervisor.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "drills.lab.supervisor", str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env=env,
-            start_new_session=True,
-        )
+    # By a shell that ends at once: the keeper is nobody's child, so nobody has to wait for it.
+    detach = ["/bin/sh", "-c", '"$@" >>log/supervisor.log 2>&1 & echo $!', "sh"]
+    shell = subprocess.run(
+        [*detach, sys.executable, "-P", "-m", "drills.lab.supervisor", str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        cwd=folder,
+        env=env,
+        start_new_session=True,
+        timeout=10,
+        check=True,
+    )
+    pid = int(shell.stdout)
+    return pid, procs.start(pid)
 
 
 # ---- the start -----------------------------------------------------------------------------------------
 
 
-def _follow(folder: Path, process: subprocess.Popen[bytes], wait_s: float, echo: Echo) -> Lab:
+def _follow(folder: Path, keeper_process: tuple[int, int | None], wait_s: float, echo: Echo) -> Lab:
     """Pass on what the supervisor says until the lab is up (Refused when it does not come up)."""
     deadline, seen = time.monotonic() + wait_s, 0
     while True:
-        over = process.poll() is not None
+        over = procs.start(keeper_process[0]) != keeper_process[1]
         lines = _progress(folder)
         for line in lines[seen:]:
             if "say" in line:
@@ -168,7 +172,9 @@ def _follow(folder: Path, process: subprocess.Popen[bytes], wait_s: float, echo:
         seen = len(lines)
         if over:
             log = folder / "log" / "supervisor.log"
-            raise Refused(f"lab: the supervisor ended while starting: {processes.last_line(log)} (see {log})")
+            raise Refused(
+                f"lab: the supervisor ended while starting: {processes.last_line(log) or 'no word'} (see {log})"
+            )
         if time.monotonic() > deadline:
             raise Refused(f"lab: not up within {wait_s:g} s and taken down again; see {folder / 'log'}")
         time.sleep(POLL_S)

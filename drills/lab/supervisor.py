@@ -143,15 +143,23 @@ class Supervisor:
         await self._serve()
         gpus, gpu_notes = parts.make_gpus(self.dir, c)
         self.notes += gpu_notes
-        await self._run_part("gpu-exporter", parts.exporter_argv(self.dir, c), c.ports.dcgm)
-        if self._monitoring():
-            monitoring.write(self.dir / "monitoring", c, self.dir / "token")
-        await self._start_replicas(gpus)
+        specs = [parts.replica_spec(self.dir, c, i, gpus[i % len(gpus)]) for i in range(len(c.names))]
+        self.replicas = {spec.name: Replica(spec, self._http, self._tell) for spec in specs}
+        for replica in self.replicas.values():
+            self._spawn_task(replica.run())
+        await asyncio.gather(
+            self._run_part("gpu-exporter", parts.exporter_argv(self.dir, c), c.ports.dcgm),
+            *(
+                self._run_part(f"proxy-{s.name}", parts.proxy_argv(s, c, i), c.ports.proxy(i))
+                for i, s in enumerate(specs)
+            ),
+            self._run_part("edge", parts.edge_argv(c), c.ports.edge),
+            self._start_alertmanager(),
+            self._replicas_ready(),
+        )
         await self._run_part("router", parts.router_argv(c), c.ports.router, path="/health")
-        await self._run_part("edge", parts.edge_argv(c), c.ports.edge)
         self.progress(say=f"router {router.version()} and edge up")
-        if self._monitoring():
-            await self._start_monitoring()
+        await self._start_prometheus()
         self._write_lab_json(await self._describe())
         self._up = True
         self.progress(up=True)
@@ -161,14 +169,7 @@ class Supervisor:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self.config.ports.control).start()
 
-    async def _start_replicas(self, gpus: Sequence[Json]) -> None:
-        for index, name in enumerate(self.config.names):
-            spec = parts.replica_spec(self.dir, self.config, index, gpus[index % len(gpus)])
-            self.replicas[name] = Replica(spec, self._http, self._tell)
-            self._spawn_task(self.replicas[name].run())
-            await self._run_part(
-                f"proxy-{name}", parts.proxy_argv(spec, self.config, index), self.config.ports.proxy(index)
-            )
+    async def _replicas_ready(self) -> None:
         began, waiting = time.monotonic(), set(self.replicas)
         while waiting:
             for name in sorted(waiting):
@@ -183,35 +184,35 @@ class Supervisor:
                 )
             await asyncio.sleep(0.05)
 
-    def _monitoring(self) -> bool:
+    @property
+    def _monitored(self) -> bool:
         return self.config.monitoring and self._programs.complete
 
-    async def _start_monitoring(self) -> None:
-        """Start Alertmanager and Prometheus only now: replicas that are still starting would count as down."""
-        folder, ports = self.dir / "monitoring", self.config.ports
-        assert self._programs.prometheus is not None
-        assert self._programs.alertmanager is not None
-        program, cwd = monitoring.runnable(self._programs.alertmanager, folder)
-        await self._run_part(
-            "alertmanager",
-            monitoring.alertmanager_argv(program, folder, self.config),
-            ports.alertmanager,
-            path="/-/ready",
-            cwd=cwd,
-        )
-        await self._run_part(
-            "prometheus",
-            monitoring.prometheus_argv(self._programs.prometheus, folder, self.config),
-            ports.prometheus,
-            path="/-/ready",
-        )
+    async def _start_alertmanager(self) -> None:
+        folder, program = self.dir / "monitoring", self._programs.alertmanager
+        if not self._monitored or program is None:
+            return
+        monitoring.write(folder, self.config, self.dir / "token")
+        program, cwd = monitoring.runnable(program, folder)
+        argv = monitoring.alertmanager_argv(program, folder, self.config)
+        await self._run_part("alertmanager", argv, self.config.ports.alertmanager, path="/-/ready", cwd=cwd)
+
+    async def _start_prometheus(self) -> None:
+        """Start Prometheus last: it would take replicas that are still starting for lost ones."""
+        program = self._programs.prometheus
+        if not self._monitored or program is None:
+            return
+        argv = monitoring.prometheus_argv(program, self.dir / "monitoring", self.config)
+        await self._run_part("prometheus", argv, self.config.ports.prometheus, path="/-/ready")
         wanted = len(self.replicas)
         await self._within("prometheus", lambda: self._scraped(wanted))
         self.progress(say=f"Prometheus sees {wanted} of {wanted} replicas, Alertmanager up")
 
     async def _scraped(self, wanted: int) -> bool:
         url = f"http://127.0.0.1:{self.config.ports.prometheus}/api/v1/query"
-        query = {"query": f'count(up{{job="vllm"}} == 1) == {wanted} and on () count(up == 1) == {wanted + 3}'}
+        # Everything is scraped, and the rules have been evaluated since.
+        up = f'count(up{{job="vllm"}} == 1) == {wanted} and on () count(up == 1) == {wanted + 3}'
+        query = {"query": f"{up} and on () count(vllm:replicas_expected)"}
         async with self._http.get(url, params=query, timeout=aiohttp.ClientTimeout(total=2)) as answer:
             return bool((await answer.json())["data"]["result"])
 
@@ -271,7 +272,7 @@ class Supervisor:
     # ---- lab.json ------------------------------------------------------------------------------------
 
     async def _describe(self) -> Json:
-        monitored = self._monitoring()
+        monitored = self._monitored
         if self.config.monitoring and not monitored:
             self.notes.append(f"Prometheus or Alertmanager not found: alerts cannot be judged; {monitoring.INSTALL}")
         async with self._http.get(f"{self.replicas[self.config.names[0]].spec.engine}/version") as answer:
