@@ -154,7 +154,7 @@ class Drill:
         try:
             chosen = self._before()
         except Stopped as error:
-            return Ended("stopped", str(error))
+            return Ended("stopped", self._stopped(error))
         status, reason = "completed", ""
         try:
             self._start_load()
@@ -164,13 +164,20 @@ class Drill:
         except Refused as error:  # at the last look before the deed
             status, reason = ("broken" if self.active.hit_mono else "refused"), str(error)
         except Stopped as error:
-            status, reason = "stopped", str(error)
+            status, reason = "stopped", self._stopped(error)
         except (DrillError, OSError) as error:
             status, reason = "broken", str(error)
         finally:
             self.active.revert_all()
             self._finish()
         return Ended(status, reason, self.active.restored, tuple(self.active.manual))
+
+    def _stopped(self, error: Stopped) -> str:
+        """Return why the run was stopped; a signal is journalled wherever it was noticed."""
+        if self.stop.reason is None:
+            return str(error)
+        self.note("signal", {"signal": self.stop.reason})
+        return self.stop.reason if str(error) == self.stop.reason else f"{self.stop.reason}: {error}"
 
     # ---- before anything is touched ----------------------------------------------------------------------
 
@@ -197,8 +204,7 @@ class Drill:
         found = gate.steady_state(self.target, self.clock, stopping=lambda: self.stop.reason is not None)
         self.tell("gate", found)
         if self.stop.reason:
-            self.tell("signal", {"signal": self.stop.reason})
-            raise Stopped(f"{self.stop.reason}, before anything was touched")
+            raise Stopped("before anything was touched")
         if not found["ok"]:
             raise Refused(f"gate: not in steady state: {found['reason']}; nothing was touched")
         self.s.view.say(f"gate ok: {len(found['replicas'])} replicas answer completions")
@@ -269,7 +275,6 @@ class Drill:
     def _look_out(self) -> None:
         """Raise what ends the run: a signal, the stop button, a guard, the load's or a probe's death."""
         if self.stop.reason:
-            self.tell("signal", {"signal": self.stop.reason})
             raise Stopped(self.stop.reason)
         if self.broken is not None:
             raise self.broken
