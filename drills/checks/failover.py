@@ -55,5 +55,5 @@ def idle_victims(ev: Evidence) -> list[str]:
     if not ev.has_ledger:
         return []
     before = ev.ledger.filter(pl.col("arrival").is_not_null() & (pl.col("start") < ev.t_inject))
-    served = set(before["replica"].to_list())
+    served = set(before["replica"].unique().to_list())
     return [name for name in ev.victims if name not in served]

@@ -42,8 +42,9 @@ def failover(ev: Evidence) -> Failover | None:
     hit = ev.t_inject
     if hit is None:
         return None
+    slow = ev.watched.filter(pl.col("violation"))
     attempts = (
-        ev.ledger.filter(pl.col("arrival").is_not_null())
+        ev.ledger.join(slow, on="arrival", how="semi")
         .group_by("arrival")
         .agg(
             pl.col("start").min().alias("first_attempt"),
@@ -52,8 +53,7 @@ def failover(ev: Evidence) -> Failover | None:
     )
     late = pl.col("first_attempt") - pl.col("sent") > ev.sla.ttft.value_s
     affected = (
-        ev.watched.filter(pl.col("violation"))
-        .join(attempts, on="arrival", how="left")
+        slow.join(attempts, on="arrival", how="left")
         .filter(pl.col("on_victim").fill_null(value=False) | pl.col("first_attempt").is_null() | late)
         .sort("intended", "arrival")
     )
