@@ -58,7 +58,8 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> 
     lock.refuse_leftovers(LocalHost(), str(lab_dir() / "drill"), spec.name)
     codes = []
     with lab_for(spec, options, echo) as lab:
-        spec = replace(spec, url=lab.url)
+        assert spec.lab is not None
+        spec = replace(spec, url=f"{lab.data['entry'][spec.lab.entry]}/v1")
         for one in experiments:
             codes.append(_run_one(one, spec, lab, options, echo))
             if codes[-1] in STOPS_SUITE:
