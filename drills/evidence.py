@@ -132,6 +132,11 @@ class Evidence:
         """Return the receipts, as plain data, in the order in which they were written."""
         return [event.data["receipt"] for event in self.of("receipt")]
 
+    @property
+    def control(self) -> bool:
+        """Whether the run only pretended to break something."""
+        return bool(self.receipts) and all(receipt["fault"] == CONTROL for receipt in self.receipts)
+
     @cached_property
     def victims(self) -> dict[str, Json]:
         """Return what was pinned of each replica that was hit: name → uid, pid, pid_start, gpus, ..."""

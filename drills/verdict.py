@@ -56,6 +56,8 @@ def of(ev: Evidence) -> RunVerdict:
     status = _status(ev)
     rows = tuple(_row(ev, item, status) for item in ev.plan.get("experiment", {}).get("checks", ()))
     broken = validity.reasons(ev)
+    if status == "refused":
+        broken = broken[:1]  # the refusal; everything else follows from it
     verdict = Verdict.INCONCLUSIVE if broken else merge(row.verdict for row in rows)
     restored = restored_by(ev)
     return RunVerdict(

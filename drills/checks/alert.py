@@ -62,9 +62,8 @@ class Alert(Check[AlertParams]):
             return cls.unclear(f"{params.name} was {before.data['state']} before the injection", **row)
         if firing is None:
             return cls._silence(ev, params, hit, said, row)
-        fired_s = at(firing) - hit
-        if fired_s > params.within:
-            return cls.result(Verdict.FAIL, f"fired {fired_s:.1f} s after the injection", **row)
+        if row["value"] > params.within:
+            return cls.result(Verdict.FAIL, f"fired {row['value']:.1f} s after the injection", **row)
         return cls._after(ev, params, hit, row)
 
     @classmethod
@@ -104,13 +103,15 @@ def _row(
 ) -> dict[str, Any]:
     noted = next((e for e in notes if e.data.get("status") == "firing"), None)
     ended = None
+    # We look twice a second; a notification that came in between proves that it had fired by then.
+    fired = min(at(e) for e in (firing, noted) if e is not None) if firing else None
     if firing is not None:
         # Several series of one alert may fire; it is over when the last of them is.
         last = {repr(sorted(e.data.get("labels", {}).items())): e for e in right}
         over = all(e.data.get("state") == "inactive" for e in last.values())
         ended = max(last.values(), key=at) if over else None
     from_off = ev.t_off if ev.t_off is not None else hit
-    fired_s = seconds(at(firing) - hit) if firing else None
+    fired_s = seconds(fired - hit) if fired is not None else None
     return {
         "value": fired_s,
         "bound": params.within,

@@ -76,10 +76,17 @@ class Streams(Check[StreamsParams]):
             return cls.unclear("no ledger, so nobody knows what was in flight on the victim", **row)
         if cut > bound:
             return cls.result(Verdict.FAIL, f"{cut} streams were cut, {bound} may be", **row)
-        if row["n"] == 0 and (ev.has_ledger or not ev.cohort("caught").height):
+        if _nothing_to_cut(ev, bool(row["n"])):
             return cls.unclear("no stream was in flight on the victim at the injection", **row)
         in_flight = f"; {row['n']} were in flight on the victim" if ev.has_ledger else ""
         return cls.result(Verdict.PASS, f"{cut} streams were cut{in_flight}", **row)
+
+
+def _nothing_to_cut(ev: Evidence, on_victim: bool) -> bool:
+    """Whether the fault met no stream; the control harms nobody, so any open stream will do for it."""
+    if ev.has_ledger and not ev.control:
+        return not on_victim
+    return ev.cohort("caught").is_empty()
 
 
 def _silent() -> pl.Expr:

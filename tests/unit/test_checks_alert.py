@@ -22,6 +22,13 @@ def test_pass_with_fired_notified_and_resolved(tmp_path: Path) -> None:
     assert len(row.events) == 3
 
 
+def test_a_notification_between_two_looks_proves_that_it_had_fired(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.of("notified")[0]["at_mono"] = HIT + 6.8
+    row = judge(run, tmp_path)
+    assert (row.value, row.detail["notified_s"]) == (6.8, 6.8)
+
+
 def test_fail_when_late_or_never(tmp_path: Path) -> None:
     assert judge(runs.healthy(), tmp_path, within=5.0).verdict is Verdict.FAIL
     run = runs.healthy()

@@ -83,6 +83,18 @@ def test_inconclusive_when_nothing_was_in_flight_on_the_victim(tmp_path: Path) -
     assert judge(run, tmp_path, "streams", max_cut=0).verdict is Verdict.INCONCLUSIVE
 
 
+def test_the_control_needs_no_stream_on_the_pretended_victim(tmp_path: Path) -> None:
+    run = runs.healthy()
+    for r in run.requests:
+        r |= runs.record(r["arrival"], r["intended"])
+    run.ledger = [a for a in run.ledger if a["replica"] != VICTIM]
+    assert judge(run, tmp_path, "streams", max_cut=0).verdict is Verdict.INCONCLUSIVE
+    run.of("receipt")[0]["receipt"]["fault"] = "noop"
+    assert judge(run, tmp_path, "streams", max_cut=0).verdict is Verdict.PASS
+    run.requests = [r for r in run.requests if not HIT - 1 < r["intended"] < HIT]
+    assert judge(run, tmp_path, "streams", max_cut=0).verdict is Verdict.INCONCLUSIVE
+
+
 def test_without_a_ledger_only_a_number_can_be_judged(tmp_path: Path) -> None:
     run = runs.healthy()
     run.has_ledger = False

@@ -392,6 +392,7 @@ def test_a_refused_run(tmp_path: Path) -> None:
     assert (found.verdict, found.restored, found.exit_code) == (Verdict.INCONCLUSIVE, Restored.CLEAN, 3)
     assert {row.verdict for row in found.checks} == {Verdict.NOT_JUDGED}
     assert found.left is Left.HEALTHY
+    assert found.reason == "the run did not complete: refused: gate"
 
 
 def test_left(tmp_path: Path) -> None:
