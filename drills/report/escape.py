@@ -33,6 +33,11 @@ def _show(char: str, keep_newlines: bool) -> str:
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
 
 
+def _one_line(text: object) -> str:
+    """Return a text with its line breaks and tabs as single spaces."""
+    return re.sub(r"[\t\n\r]+", " ", str(text)).strip()
+
+
 def shorten(text: str, length_max: int = LENGTH_MAX) -> str:
     """Cut a text at the length and say so with an ellipsis."""
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
@@ -40,7 +45,7 @@ def shorten(text: str, length_max: int = LENGTH_MAX) -> str:
 
 def prose(text: object, length_max: int = LENGTH_MAX) -> str:
     """Return words of an experiment or a reason for use inside a sentence or a table cell."""
-    safe = shorten(visible(text).strip(), length_max)
+    safe = shorten(visible(_one_line(text)), length_max)
     safe = safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     safe = _PUNCTUATION.sub(r"\\\1", safe)
     # Renderers turn these into links and mentions without any markup.
@@ -51,7 +56,7 @@ def prose(text: object, length_max: int = LENGTH_MAX) -> str:
 
 def code(text: object) -> str:
     """Return data as a code span that also holds inside a table cell."""
-    safe = shorten(visible(text)) or " "
+    safe = shorten(visible(_one_line(text))) or " "
     # A table splits cells at a bar even inside a code span, and "\|" is literal outside of one: use a look-alike.
     safe = safe.replace("|", "¦")
     longest = max((len(run) for run in _TICKS.findall(safe)), default=0)

@@ -290,7 +290,7 @@ def _strip(axes: Axes, points: Sequence[Point], failed: list[str]) -> None:
 
 def _scatter(axes: Axes, x: list[float], y: list[float], name: str, number: int) -> None:
     colour, marker = STYLE[name]
-    size = 2.6 if name == "ok" else 4.0 if name == "degraded" else 5.0
+    size = 2.6 if name == "ok" else 4.0
     axes.plot(x, y, linestyle="", marker=marker, markersize=size, color=colour, alpha=0.55 if name == "ok" else 0.9,
               markeredgewidth=0.0 if name in GOOD else 1.1, gid=f"outcome-{name}", label=f"{name} ({number:,})",
               zorder=2)  # fmt: skip
@@ -323,7 +323,7 @@ def _foot(axes: Axes, drawing: Drawing, note: str) -> None:
         axes.legend(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.42 / height_in),
-            ncols=4,
+            ncols=5,
             fontsize=8,
             frameon=False,
             markerscale=1.6,

@@ -71,8 +71,10 @@ def _number(value: object) -> float | None:
 
 
 def measured(check: Json) -> str:
-    """Return value and bound in words."""
+    """Return value and bound in words; of a count the check's own words, which say of what."""
     unit = str(check.get("unit") or "")
+    if unit == "count" and check.get("reason"):
+        return prose(check["reason"])
     value, bound = words.quantity(check.get("value"), unit), words.quantity(check.get("bound"), unit)
     return prose(value) if check.get("bound") is None else f"{prose(value)} (bound {prose(bound)})"
 
@@ -93,12 +95,16 @@ def well(facts: Facts) -> list[str]:
 
 def badly(facts: Facts) -> list[str]:
     """Return what failed."""
-    lines = [f"{code(label(c))}: {measured(c)}{_reason(c)}" for c in _with(facts, Verdict.FAIL)]
+    lines = [f"{code(label(c))}: {measured(c)}{'' if _counted(c) else _reason(c)}" for c in _with(facts, Verdict.FAIL)]
     if facts.verdict.get("left") in ("degraded", "unknown"):
         lines.append(f"how the service was left: {prose(facts.verdict['left'])}")
     if facts.verdict.get("restored") in ("dirty", "unknown"):
         lines.append(f"not everything is known to be put back: restored {prose(facts.verdict['restored'])}")
     return lines
+
+
+def _counted(check: Json) -> bool:
+    return check.get("unit") == "count"
 
 
 def _reason(check: Json) -> str:

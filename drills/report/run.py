@@ -10,7 +10,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from drills.evidence import at
 from drills.model import Phase
 from drills.report import figures, lessons, sections, stages, validity, words
 from drills.report.escape import prose, visible
@@ -156,7 +155,7 @@ def _marks(facts: Facts) -> list[figures.Mark]:
     served = [stage.at for stage in stages.downtime(facts) if stage.name == "first good completion"]
     marks += [figures.Mark("replica back", moment - facts.zero) for moment in served if moment is not None]
     alerts = sections.alert_marks(facts)
-    return marks + [figures.Mark(name, at(event) - facts.zero) for name, event in alerts]
+    return marks + [figures.Mark(name, moment - facts.zero) for name, moment in alerts]
 
 
 def _captions(facts: Facts, drawing: figures.Drawing) -> dict[str, str]:

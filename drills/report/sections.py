@@ -36,14 +36,17 @@ def _done(facts: Facts) -> str:
     of = f", {'one' if hit == 1 else hit} of {words.count(expected, 'replica')}," if expected else ""
     load = f" under {_load(facts)}" if _load(facts) else ""
     when = f"At {words.clock(facts.wall(facts.hit))} UTC"
-    what = words.listed([_fault(receipt) for receipt in facts.evidence.receipts]) or code(facts.name)
+    what = words.listed([_fault(facts, receipt) for receipt in facts.evidence.receipts]) or code(facts.name)
     if facts.control:
         return f"{when} the control {what} went through every step on {names}{of}{load}, and touched nothing."
     return f"{when} {what} hit {names}{of}{load}."
 
 
-def _fault(receipt: Json) -> str:
-    how = (receipt.get("params") or {}).get("how")
+def _fault(facts: Facts, receipt: Json) -> str:
+    given = [receipt.get("params") or {}]
+    given += [item["params"] for item in facts.planned("faults") if item["name"] == receipt.get("fault")]
+    # A receipt may keep the whole map of `how` by kind of target; the plan has the one that was used.
+    how = next((params["how"] for params in given if isinstance(params.get("how"), str)), None)
     return code(receipt.get("fault")) + (f" ({prose(how)})" if isinstance(how, str) else "")
 
 
@@ -107,17 +110,14 @@ def _alert_sentence(facts: Facts) -> str:
         return "no alert was expected"
     parts = []
     for name in names:
-        fired, told = _when(facts, name, "firing"), _when(facts, name, "notified")
+        fired, told = fired_at(facts, name), _when(facts, name, "notified")
         if fired is None:
             parts.append(f"the alert {code(name)} was not seen firing")
             continue
-        text = f"the alert {code(name)} fired after {_after(facts, fired)}"
-        parts.append(text + (f", notified after {_after(facts, told)}" if told else ", and no notification was seen"))
+        text = f"the alert {code(name)} fired after {words.seconds(fired[0] - facts.zero)}"
+        noted = f", notified after {words.seconds(at(told) - facts.zero)}" if told else ", and no notification was seen"
+        parts.append(text + noted)
     return "; ".join(parts)
-
-
-def _after(facts: Facts, event: Event) -> str:
-    return words.seconds(at(event) - facts.zero)
 
 
 # ---- verdict and impact -------------------------------------------------------------------------------
@@ -257,11 +257,29 @@ def alert_rows(facts: Facts) -> list[Row]:
 
 def _state(facts: Facts, alert: str, state: str) -> str:
     event = _when(facts, alert, state)
+    if state == "firing":
+        fired = fired_at(facts, alert)
+        return f"{offset(facts, fired[0])} ({lines_of(fired[1])})" if fired else "not seen"
     if state == "inactive" and event is not None:  # what was inactive before it fired did not resolve
-        fired = _when(facts, alert, "firing")
-        later = [e for e in _said(facts, "alert", alert) if fired and at(e) > at(fired)]
+        fired = fired_at(facts, alert)
+        later = [e for e in _said(facts, "alert", alert) if fired and at(e) > fired[0]]
         event = earliest(e for e in later if e.data.get("state") == state)
     return f"{offset(facts, at(event))} ({lines_of(event)})" if event else "not seen"
+
+
+def fired_at(facts: Facts, alert: str) -> tuple[float, Event] | None:
+    """Return when an alert began to fire (mono) and the event that says so.
+
+    The probe looks once a second; the alert's own start time, which Alertmanager passes on, may be earlier.
+    """
+    seen = _when(facts, alert, "firing")
+    found = [(at(seen), seen)] if seen else []
+    began = facts.wall(facts.zero)
+    for event in facts.of("alert", "notified"):
+        own = event.data.get("fired_at")
+        if event.data.get("alert") == alert and isinstance(own, int | float) and own >= began:
+            found.append((facts.zero + own - began, event))
+    return min(found, key=lambda item: (item[0], item[1].n), default=None)
 
 
 def detection_lines(facts: Facts) -> list[str]:
@@ -270,20 +288,25 @@ def detection_lines(facts: Facts) -> list[str]:
     router = measures.split(facts.evidence).get("detect_s") if facts.hit is not None else None
     if router is not None:
         lines.append(f"The router noticed after {words.seconds(router)} (`samples.ndjson`, probe `router`).")
+    for name in _expected_alerts(facts):
+        fired, seen = fired_at(facts, name), _when(facts, name, "firing")
+        if fired and seen and fired[1] is not seen:
+            first = f"{code(name)} was first seen firing at {offset(facts, at(seen))} ({lines_of(seen)})"
+            lines.append(f"{first}, by a probe that looks once a second; it says itself that it began earlier.")
     early = [e for e in facts.of("alert") if e.data.get("state") == "firing" and at(e) < facts.zero]
     lines += [f"{code(e.data.get('alert'))} fired before {facts.zero_name} ({lines_of(e)})." for e in early]
     return lines
 
 
-def alert_marks(facts: Facts) -> list[tuple[str, Event]]:
-    """Return the instants of the expected alerts for the figures, named without the alert's own name."""
+def alert_marks(facts: Facts) -> list[tuple[str, float]]:
+    """Return the instants (mono) of the first expected alert for the figures, without the alert's own name."""
     marks = []
     for alert in _expected_alerts(facts)[:1]:
-        for name, state in (("alert firing", "firing"), ("alert notified", "notified"),
-                            ("alert resolved", "resolution notified")):  # fmt: skip
+        fired = fired_at(facts, alert)
+        marks += [("alert firing", fired[0])] if fired else []
+        for name, state in (("alert notified", "notified"), ("alert resolved", "resolution notified")):
             event = _when(facts, alert, state)
-            if event is not None:
-                marks.append((name, event))
+            marks += [(name, at(event))] if event else []
     return marks
 
 

@@ -100,20 +100,31 @@ def _refusals(data: Json) -> str:
 
 def _proof(data: Json) -> str:
     word = {True: "proven", False: "**not** there", None: "not provable either way"}[data.get("ok")]
-    facts = [prose(item.get("what", item)) for item in data.get("evidence") or [] if isinstance(item, dict)]
+    facts = [_evidence(item) for item in data.get("evidence") or [] if isinstance(item, dict)]
     beside = {True: "; bystanders untouched", False: "; **bystanders were hit too**"}.get(data.get("bystanders_ok"), "")  # type: ignore[arg-type]
     return f"{word}{': ' + '; '.join(facts) if facts else ''}{beside}"
 
 
+def _evidence(item: Json) -> str:
+    seen = [f"{prose(key)}: {_value(value)}" for key, value in item.items() if isinstance(value, bool)]
+    meaning = prose(item["meaning"]) if item.get("meaning") else ", ".join(seen)
+    return prose(item.get("what", item)) + (f" ({meaning})" if meaning else "")
+
+
 def _step(data: Json) -> str:
     known = {"receipt", "step", "ok"}
-    more = ", ".join(f"{prose(key)} {_value(value)}" for key, value in data.items() if key not in known)
+    told = {key: value for key, value in data.items() if key not in known and value not in ("", None, [])}
+    more = ", ".join(f"{prose(key)} {_value(value)}" for key, value in told.items())
     failed = " **failed**" if data.get("ok") is False else ""
     return f"step {code(data.get('step'))}{failed}{': ' + more if more else ''}"
 
 
 def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else code(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:.6g}"
+    return code(" ".join(str(part) for part in value) if isinstance(value, list) else value)
 
 
 def _replica(data: Json) -> str:
@@ -129,7 +140,7 @@ def _completion(data: Json) -> str:
     ttft = data.get("ttft_ms")
     speed = f", first token after {words.seconds(ttft / 1000)}" if isinstance(ttft, int | float) else ""
     gpu = f", on GPU {code(data['gpu'])}" if data.get("gpu") else ""
-    return f"first good completion straight from {code(data.get('replica'))}{speed}{gpu}"
+    return f"good completion straight from {code(data.get('replica'))}{speed}{gpu}"
 
 
 def _alert(data: Json) -> str:
@@ -165,7 +176,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "timer.armed": lambda d: f"undo timer armed on {code(d.get('host'))}: {words.seconds(d.get('deadline_s'))}",
     "timer.disarmed": lambda _: "undo timer disarmed",
     "inject.begin": lambda d: f"injection of {code(d.get('fault'))} begins",
-    "inject.hit": lambda d: f"**the deed**: {_names(d.get('victims') or [])}",
+    "inject.hit": lambda d: f"**the fault hits** {_names(d.get('victims') or [])}",
     "inject.step": _step,
     "inject.end": lambda _: "injection ends",
     "proof.on": lambda d: f"fault on: {_proof(d)}",

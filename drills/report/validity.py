@@ -112,8 +112,8 @@ _VALUES: dict[str, Callable[[Facts], tuple[str, str]]] = {
 def limits(facts: Facts) -> list[str]:
     """Return what this run cannot show."""
     lines = [LAB] if facts.target.get("kind") == "lab" else []
-    notes = (facts.header.get("target") or {}).get("notes") if isinstance(facts.header.get("target"), dict) else None
-    lines += [prose(note) for note in notes or []]
+    told = facts.header.get("facts") or {}
+    lines += [prose(note) for note in [*(told.get("notes") or []), *(facts.evidence.plan.get("notes") or [])]]
     if facts.hit is not None:
         lines.append(ONE_INJECTION)
     load = (facts.experiment.get("load") or {}).get("arrivals") or {}

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 
 NO_DATA = "no data"
-NEVER = "no answer (∞)"
+NEVER = "∞ (no answer)"
 
 
 def seconds(value: float | None) -> str:
@@ -67,6 +67,8 @@ def between(low: float | None, high: float | None, unit: str) -> str:
     """Return an interval; an open end is said in words."""
     if low is None and high is None:
         return NO_DATA
+    if low is not None and math.isinf(low):
+        return NEVER
     if low is None:
         return f"at most {quantity(high, unit)}"
     if high is None or math.isinf(high):

@@ -214,7 +214,7 @@ def header(fault: str, alert: str) -> Json:
     return {
         "run": RUN, "experiment": fault, "tool": {"version": "0.1.0", "git": "d9cbe0f", "dirty": False},
         "python": "3.11.9", "seed": 7, "command": f"drill run {fault} --seed 7", "plan": plan(fault, alert),
-        "target": {"notes": ["GPUs are a stand-in for nvidia-smi and NVML"]},
+        "target": "lab", "facts": {"notes": ["no C compiler: nvidia-smi alone stands in for NVML"]},
         "versions": {"router": "0.1.17", "engine": "emulator of vLLM 0.32"}, "clock": {"offsets": {"local": 0.0}},
     }  # fmt: skip
 

@@ -225,6 +225,21 @@ def test_a_run_without_alerts_says_so(tmp_path: Path) -> None:
     assert "Nothing was injected." in text
 
 
+def test_an_alert_fires_when_it_says_so_not_when_it_is_looked_at(small: Path) -> None:
+    path = small / "journal.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    for event in events:
+        if event["event"] == "notified" and event["data"]["status"] == "firing":
+            event["data"]["fired_at"] = report_runs.WALL + report_runs.HIT + 6.5
+            line = event["n"]
+    report_runs.lines(path, events)
+    text = postmortem(small)
+    assert "fired after 6.50 s, notified after 7.60 s" in text
+    detection = section(text, "Detection")
+    assert f"| +6.50 s (journal {line}) | +7.60 s (journal {line}) |" in detection
+    assert "was first seen firing at +7.00 s" in detection
+
+
 def test_what_is_not_put_back_becomes_an_action(small: Path) -> None:
     path = small / "verdict.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"restored": "dirty", "left": "degraded"}))
