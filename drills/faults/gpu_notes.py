@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drills.faults import reset_outcome
-from drills.model import Host, Json
+from drills.model import Context, Host, Json
 
 COMMAND_TIMEOUT_S = 10.0
+START_S = 5.0  # between the note that a reset begins and its process
 RESTORE_TIMEOUT_S = 150  # longer than a reset may take
 
 RUN_RESET = """
@@ -74,8 +75,11 @@ def need_human(host: Host, base: str, sentence: str) -> None:
     host.write(f"{base}.human", f"a person has to look at it: {sentence}")
 
 
-def conclude(host: Host, base: str, pci: str) -> None:
-    """Judge a reset whose driver died before it could."""
+def conclude(host: Host, base: str, pci: str, ctx: Context) -> None:
+    """Judge a reset whose driver died before it could; one under way is waited for, bounded, and never ended."""
+    began = ctx.mono()
+    while under_way(host, base, patient=ctx.mono() - began < START_S) and ctx.mono() - began < RESTORE_TIMEOUT_S:
+        ctx.sleep(0.1)
     reset = read(host, base)
     if reset is None or reset.rc is None or host.read(f"{base}.seen") is not None:
         return
@@ -83,6 +87,15 @@ def conclude(host: Host, base: str, pci: str) -> None:
     if outcome in reset_outcome.NEEDS_HUMAN:
         need_human(host, base, f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}")
     mark_seen(host, base)
+
+
+def under_way(host: Host, base: str, *, patient: bool) -> bool:
+    """Whether a reset was begun and has not ended; `patient` while its process may still have to come up."""
+    reset = read(host, base)
+    if reset is None or reset.rc is not None:
+        return False
+    runner = (host.read(f"{base}.pid") or "").split()
+    return host.alive(int(runner[0]), int(runner[1])) if len(runner) == 3 else patient
 
 
 def restore(base: str, uuid: str, gpu: Json, smi: Sequence[str], *, keep: bool = False) -> list[str]:

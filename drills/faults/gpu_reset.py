@@ -133,7 +133,7 @@ class GpuReset:
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Put settings back that still carry our value, and open the gate. Never resets."""
         for uuid, base in receipt.prior["bases"].items():
-            gpu_notes.conclude(target.host(receipt.host), base, receipt.prior["machine"]["gpus"][uuid]["pci"])
+            gpu_notes.conclude(target.host(receipt.host), base, receipt.prior["machine"]["gpus"][uuid]["pci"], ctx)
         return receipts.revert(target, receipt, ctx)
 
 

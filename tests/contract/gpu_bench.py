@@ -18,12 +18,14 @@ from typing import Any
 from drills import receipts
 from drills.access import procs
 from drills.access.local import LocalHost
+from drills.errors import Refused
 from drills.faults.gpu_reset import GpuReset
 from drills.lab.gpu import state
 from drills.lab.gpu.smi import write_nvidia_smi
 from drills.model import Bound, Context, Host, Json, Receipt, Replica, Sla
 
 DEADLINE_S = 20.0
+SLA = Sla(Bound(0.99, 1.0), Bound(0.99, 6.0), Bound(0.99, 2.0), 0.01)
 
 ENGINE = "import sys,time; held=[open(p) for p in sys.argv[2:]]; print('up', flush=True); time.sleep(120)"
 SERVER = """
@@ -57,7 +59,7 @@ class Bench:
 
     name: str = "bench"
     kind: str = "lab"
-    sla: Sla = Sla(Bound(0.99, 1.0), Bound(0.99, 6.0), Bound(0.99, 2.0), 0.01)
+    sla: Sla = SLA
     endpoint: str = "http://127.0.0.1:9/v1"
     model: str = "m"
     fallback_models: tuple[str, ...] = ()
@@ -88,7 +90,10 @@ class Bench:
         return [str(self.smi)]
 
     def gpu_device(self, uuid: str) -> str:
-        return str(state.by_uuid(state.read(self.state_file), uuid)["device"])
+        try:
+            return str(state.by_uuid(state.read(self.state_file), uuid)["device"])
+        except KeyError:
+            raise Refused(f"bench: no GPU {uuid}") from None
 
     def gpu_state(self, host: str) -> Json:
         raise NotImplementedError
@@ -118,15 +123,15 @@ class Bench:
     def hold(self, index: int, title: str = "stranger") -> subprocess.Popen[str]:
         """Start somebody else's process that has the GPU's device file open."""
         code = f"exec -a {title} {sys.executable} -c {ENGINE!r} {title} {self.gpus[index]['device']}"
-        process = self._popen(["bash", "-c", code.replace("\\n", "")])
+        process = self.popen(["bash", "-c", code.replace("\\n", "")])
         assert process.stdout is not None
         process.stdout.readline()
         return process
 
     def run_python(self, code: str, *argv: str) -> subprocess.Popen[str]:
-        return self._popen([sys.executable, "-c", code, *argv])
+        return self.popen([sys.executable, "-c", code, *argv])
 
-    def _popen(self, argv: Sequence[str]) -> subprocess.Popen[str]:
+    def popen(self, argv: Sequence[str]) -> subprocess.Popen[str]:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
         self.processes.append(process)
         return process
