@@ -95,9 +95,6 @@ class Bench:
         except KeyError:
             raise Refused(f"bench: no GPU {uuid}") from None
 
-    def gpu_state(self, host: str) -> Json:
-        raise NotImplementedError
-
     # ---- what happens on it --------------------------------------------------------------------------
 
     def start_replica(self, name: str, *indexes: int, server: str = SERVER) -> Replica:
