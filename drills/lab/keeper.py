@@ -23,6 +23,7 @@ from drills.lab import processes
 
 LOCK = "lock"
 END_TIMEOUT_S = 10.0
+STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def locked(folder: Path) -> bool:
@@ -60,16 +61,32 @@ def keep(folder: Path, supervise: Callable[[], int]) -> int:
     os.ftruncate(lock, 0)
     os.write(lock, json.dumps({"pid": os.getpid(), "start": procs.start(os.getpid())}).encode())
     processes.adopt_orphans()
+    for sig in (
+        signal.SIGINT,
+        signal.SIGQUIT,
+    ):  # a shell that puts us in the background ignores them, for all our heirs
+        signal.signal(sig, signal.SIG_DFL)
+    # A signal that comes while the two part must reach both: it waits until the handlers are there.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
+    keeper = os.getpid()
     child = os.fork()
     if child == 0:
-        os.setsid()
-        processes.die_with_parent(signal.SIGTERM)
-        os._exit(supervise())
-    for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os._exit(_become_supervisor(keeper, supervise))
+    for sig in STOP:
         signal.signal(sig, lambda *_: _tell(child))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
     status = _wait_for(child)
     _end_all()
     return status
+
+
+def _become_supervisor(keeper: int, supervise: Callable[[], int]) -> int:
+    os.setsid()
+    processes.die_with_parent(signal.SIGTERM)
+    if os.getppid() != keeper:  # it ended before it could be asked for
+        return 1
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
+    return supervise()
 
 
 def _tell(child: int) -> None:

@@ -74,7 +74,7 @@ def up(
     try:
         lab = _follow(folder, keeper_process, wait_s or settings.ready_deadline_s + 60, echo)
     except BaseException:
-        _end(folder)
+        _end(folder, keeper_process)
         raise
     for note in lab.data["notes"]:
         echo(f"lab: note: {note}")
@@ -128,7 +128,7 @@ def _prepare(folder: Path, settings: LabConfig) -> None:
     (folder / "config.json").write_text(json.dumps(settings.to_json(), indent=2) + "\n")
 
 
-def _launch(folder: Path) -> tuple[int, int | None]:
+def _launch(folder: Path) -> tuple[int, int]:
     """Start the keeper so that it outlives this process and its terminal; returns its pid and start."""
     root = str(Path(drills.__file__).parents[1])
     env = {
@@ -149,17 +149,17 @@ def _launch(folder: Path) -> tuple[int, int | None]:
         check=True,
     )
     pid = int(shell.stdout)
-    return pid, procs.start(pid)
+    return pid, procs.start(pid) or 0
 
 
 # ---- the start -----------------------------------------------------------------------------------------
 
 
-def _follow(folder: Path, keeper_process: tuple[int, int | None], wait_s: float, echo: Echo) -> Lab:
+def _follow(folder: Path, keeper_process: tuple[int, int], wait_s: float, echo: Echo) -> Lab:
     """Pass on what the supervisor says until the lab is up (Refused when it does not come up)."""
     deadline, seen = time.monotonic() + wait_s, 0
     while True:
-        over = procs.start(keeper_process[0]) != keeper_process[1]
+        over = not procs.alive(*keeper_process)
         lines = _progress(folder)
         for line in lines[seen:]:
             if "say" in line:
@@ -192,18 +192,19 @@ def _progress(folder: Path) -> list[Json]:
 # ---- the end -------------------------------------------------------------------------------------------
 
 
-def _end(folder: Path) -> None:
+def _end(folder: Path, keeper_process: tuple[int, int] | None = None) -> None:
     """End what lives in the folder: politely, then by force; then what still holds its GPUs."""
     lab = find(folder)
     if lab is not None:
         with contextlib.suppress(DrillError):
             lab.control().down()
-    if keeper.locked(folder) and (held := keeper.holder(folder)) is not None:
+    held = keeper_process or (keeper.holder(folder) if keeper.locked(folder) else None)
+    if held is not None:
         if lab is None:
             procs.signal(*held, signal.SIGTERM)
-        if not _wait_unlocked(folder, DOWN_TIMEOUT_S):
+        if not _wait_gone(held, DOWN_TIMEOUT_S):
             _kill_supervisor(held[0])
-            _wait_unlocked(folder, keeper.END_TIMEOUT_S)
+            _wait_gone(held, keeper.END_TIMEOUT_S)
     _sweep(folder)
     (folder / "lab.json").unlink(missing_ok=True)
 
@@ -215,9 +216,10 @@ def _kill_supervisor(keeper_pid: int) -> None:
             procs.signal(pid, start, signal.SIGKILL)
 
 
-def _wait_unlocked(folder: Path, timeout_s: float) -> bool:
+def _wait_gone(process: tuple[int, int], timeout_s: float) -> bool:
+    """Wait for the keeper to end, which is the last of all."""
     deadline = time.monotonic() + timeout_s
-    while keeper.locked(folder):
+    while procs.alive(*process):
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)

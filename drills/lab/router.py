@@ -11,7 +11,8 @@ from pathlib import Path
 from drills.errors import Refused
 
 #: What a deployment that means it would set. Left alone, the router checks health each minute and, once its breaker
-#: is open, answers 503 for a minute after the engines are well again.
+#: is open, answers 503 for a minute after the engines are well again. It passes X-Request-Id on, unchanged and the same
+#: for each attempt; a request that came without gets an id in the answer only.
 HEALTHY = (
     "--policy=round_robin",
     "--health-check-interval-secs=1",

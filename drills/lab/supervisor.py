@@ -89,8 +89,10 @@ class Supervisor:
             try:
                 await self._until_stopped(self._start())
                 await self._live()
-            except (StartError, DrillError, OSError) as error:
+            except (StartError, DrillError) as error:
                 failed = str(error)
+            except OSError as error:
+                failed = f"{error.filename or self.dir}: {error.strerror}; make room or choose another DRILL_LAB_DIR"
             finally:
                 await self._end()
         if failed is not None or not self._up:

@@ -129,6 +129,20 @@ def test_an_api_server_killed_alone_leaves_no_engine_beside_the_new_one(control:
     assert next(e for e in events if e["change"] == "gone")["signal"] == "SIGKILL"
 
 
+def test_the_router_tries_again_under_the_same_id(lab: Lab, target: LabTarget, control: Control) -> None:
+    victim, since, began = labs.replica(control, "replica-2"), labs.last_event(control), time.monotonic()
+    for pid in (victim["engine_pid"], victim["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    for number in range(6):  # round robin: some go to the dead one first
+        complete(f"{lab.data['entry']['router']}/v1", f"run-{number}-0")
+    attempts = target.collect_ledger(began)
+    lost = {a["id"] for a in attempts if a["replica"] == "replica-2"}
+    served = {a["id"] for a in attempts if a["close"] == "complete" and a["replica"] != "replica-2"}
+    assert lost
+    assert served == {f"run-{number}-0" for number in range(6)}
+    until_ready_again(control, since, "replica-2")
+
+
 def test_delete_makes_a_new_incarnation_and_touches_nobody_else(target: LabTarget, control: Control) -> None:
     before = {r.name: r for r in target.replicas()}
     since = labs.last_event(control)

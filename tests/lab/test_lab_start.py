@@ -50,8 +50,10 @@ def test_up_down_and_a_second_up(folder: Path, small: LabConfig) -> None:
         manage.up(small, folder=folder)
     lab.control().own("user", None)
     assert manage.find(folder).data["owner"] == "user"  # type: ignore[union-attr]
+    assert all(processes.taken(port) for port in small.all_ports())
     assert manage.down(folder)
     assert gone(folder)
+    assert not any(processes.taken(port) for port in small.all_ports())
     assert manage.find(folder) is None
     assert not manage.down(folder)
 
@@ -146,10 +148,3 @@ def test_restart_never(folder: Path, small: LabConfig) -> None:
     labs.eventually(lambda: labs.replica(control, "replica-0")["state"] == "stopped")
     control.delete("replica-0", victim["uid"], 0)
     assert [e["change"] for e in labs.changes(control, 0, "replica-0")] == ["started", "ready", "notready", "gone"]
-
-
-def test_ports_are_free_after_down(folder: Path, small: LabConfig) -> None:
-    manage.up(small, folder=folder)
-    assert all(processes.taken(port) for port in small.all_ports())
-    manage.down(folder)
-    assert not any(processes.taken(port) for port in small.all_ports())
