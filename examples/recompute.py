@@ -44,8 +44,8 @@ for row in ledger:
 
 
 def hurt(record):
-    """Say whether the fault is why this arrival broke the SLA."""
-    if record["intended"] < hit or ttft(record) <= ttft_s:
+    """Say whether the fault is why this arrival broke the SLA, or got a degraded answer."""
+    if record["intended"] < hit or (ttft(record) <= ttft_s and record["outcome"] != "degraded"):
         return False
     if record["outcome"] == "cancelled" and record["intended"] > load_off - e2e_s:
         return False  # cut off by the end of the run itself

@@ -11,7 +11,7 @@ import polars as pl
 
 from drills import stats
 from drills.evidence import Evidence, at
-from drills.model import Event, Json
+from drills.model import Event, Json, Outcome
 
 WINDOW_S = 10.0  # of the band; one window holds enough requests for a rate
 STEP_S = 1.0
@@ -34,17 +34,18 @@ class Failover:
 
 
 def failover(ev: Evidence) -> Failover | None:
-    """Measure from the injection to the last later arrival that violates the TTFT SLA because of the fault.
+    """Measure from the injection to the last later arrival that the fault hurt: late, failed, or answered degraded.
 
-    Because of the fault: an attempt of it is in the ledger of a victim, or none is in any ledger, or the first one
-    starts later than the TTFT SLA after it was sent (a cut link lies in front of the ledger).
+    Degraded is good enough for availability, but that traffic did not move to another replica. Because of the
+    fault: an attempt of it is in the ledger of a victim, or none is in any ledger, or the first one starts later
+    than the TTFT SLA after it was sent (a cut link lies in front of the ledger).
     """
     hit = ev.t_inject
     if hit is None:
         return None
-    slow = ev.watched.filter(pl.col("violation"))
+    worse = ev.watched.filter(pl.col("violation") | (pl.col("outcome") == Outcome.DEGRADED.value))
     attempts = (
-        ev.ledger.join(slow, on="arrival", how="semi")
+        ev.ledger.join(worse, on="arrival", how="semi")
         .group_by("arrival")
         .agg(
             pl.col("start").min().alias("first_attempt"),
@@ -53,7 +54,7 @@ def failover(ev: Evidence) -> Failover | None:
     )
     late = pl.col("first_attempt") - pl.col("sent") > ev.sla.ttft.value_s
     affected = (
-        slow.join(attempts, on="arrival", how="left")
+        worse.join(attempts, on="arrival", how="left")
         .filter(pl.col("on_victim").fill_null(value=False) | pl.col("first_attempt").is_null() | late)
         .sort("intended", "arrival")
     )

@@ -18,6 +18,7 @@ from drills.access.local import LocalHost
 from drills.lab import manage
 from drills.lab.client import Lab
 from drills.lab.config import LabConfig
+from drills.probes.prometheus import Prometheus
 from drills.recover import outstanding
 from tests.lab import labs
 from tests.lab.drilling import Driller, Ran, events, eventually, records
@@ -50,8 +51,8 @@ def gpu_reset(drill: Driller) -> Ran:
 
 def settled(lab: Lab) -> None:
     """Wait until the lab is well and nothing fires, so that the next drill may begin."""
-    control = lab.control()
-    labs.eventually(lambda: labs.all_ready(control), 60)
+    control, prometheus = lab.control(), Prometheus(lab.data["prometheus"])
+    labs.eventually(lambda: labs.all_ready(control) and not prometheus.alerts(), 60)
 
 
 # ---- drills that pass ----------------------------------------------------------------------------------
@@ -112,6 +113,7 @@ def test_judging_and_reporting_again_give_the_same_bytes(gpu_reset: Ran, drill: 
 
 
 def test_a_script_that_knows_nothing_of_us_agrees(gpu_reset: Ran) -> None:
+    assert gpu_reset.folder is not None
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "recompute.py"), str(gpu_reset.folder)],
         capture_output=True,
@@ -120,6 +122,13 @@ def test_a_script_that_knows_nothing_of_us_agrees(gpu_reset: Ran) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    latency, failover = gpu_reset.row("latency"), gpu_reset.row("failover")
+    assert found["fault"]["n"] == latency["n"]
+    assert found["fault"]["violations"] == latency["detail"]["violations"]
+    assert found["fault"]["p99_s"] == pytest.approx(latency["value"], abs=1e-5)
+    assert found["failover_s"] == pytest.approx(failover["value"], abs=1e-5)
+    assert f"{found['fault']['attempts']:.3f} in the fault" in (gpu_reset.folder / "postmortem.md").read_text()
 
 
 def test_pod_kill_is_restarted_by_the_supervisor_as_the_same_incarnation(drill: Driller, lab: Lab) -> None:

@@ -57,6 +57,17 @@ def test_fail_when_the_first_attempt_comes_later_than_the_sla(tmp_path: Path) ->
     assert judge(run, tmp_path, "failover", within=5.0).verdict is Verdict.FAIL
 
 
+def test_a_degraded_answer_did_not_fail_over(tmp_path: Path) -> None:
+    """Good enough for availability, yet the traffic did not move to another replica."""
+    run = runs.healthy()
+    hurt = on_victim(run, HIT, HIT + 9)
+    for r in hurt:
+        r["outcome"] = "degraded"
+    row = judge(run, tmp_path, "failover", within=5.0)
+    assert (row.verdict, row.detail["affected"]) == (Verdict.FAIL, len(hurt))
+    assert judge(run, tmp_path, "availability").verdict is Verdict.PASS
+
+
 def test_violations_elsewhere_are_another_story(tmp_path: Path) -> None:
     run = runs.healthy()
     run.fail([r for r in run.between(HIT + 6, HIT + 30) if r not in on_victim(run, HIT, END)])
