@@ -142,7 +142,7 @@ def outcomes(drawing: Drawing) -> Figure:
     _shade(main, drawing)
     _head(top, drawing)
     low, high = drawing.limits
-    first, last = int(low // 1), int(max([high, *(point.end_s for point in drawing.points)]) // 1) + 1
+    first, last = int(low // 1), int(high // 1) + 1  # what ended later lies outside the plot, and counts in the legend
     seconds = list(range(first, last))
     edges = [*seconds, last]
     floor = [0.0] * len(seconds)
@@ -152,7 +152,7 @@ def outcomes(drawing: Drawing) -> Figure:
         if not any(heights):
             continue
         tops = [below + height for below, height in zip(floor, heights, strict=True)]
-        label = f"{name} ({int(sum(heights)):,})"
+        label = f"{name} ({_count(drawing.points, name):,})"
         main.stairs(
             tops, edges, baseline=floor, fill=True, color=colour, linewidth=0, gid=f"outcome-{name}", label=label
         )

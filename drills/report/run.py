@@ -82,6 +82,7 @@ def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
         "timeline": rows,
         "timeline_cut": cut,
         "alerts": sections.alert_rows(facts),
+        "no_alerts": sections.no_alerts(facts),
         "detection": sections.detection_lines(facts),
         "downtime": sections.stage_rows(facts, stages.downtime(facts)),
         "no_downtime": "a control: no effect is claimed" if facts.control else "no data: nothing was injected",

@@ -268,18 +268,23 @@ def _state(facts: Facts, alert: str, state: str) -> str:
 
 
 def fired_at(facts: Facts, alert: str) -> tuple[float, Event] | None:
-    """Return when an alert began to fire (mono) and the event that says so.
+    """Return when an alert was first known to fire (mono) and the event that says so.
 
-    The probe looks once a second; the alert's own start time, which Alertmanager passes on, may be earlier.
+    The probe looks now and then; a notification that came before its next look proves that it had fired by then.
     """
     seen = _when(facts, alert, "firing")
-    found = [(at(seen), seen)] if seen else []
-    began = facts.wall(facts.zero)
-    for event in facts.of("alert", "notified"):
-        own = event.data.get("fired_at")
-        if event.data.get("alert") == alert and isinstance(own, int | float) and own >= began:
-            found.append((facts.zero + own - began, event))
-    return min(found, key=lambda item: (item[0], item[1].n), default=None)
+    if seen is None:
+        return None
+    first = earliest(event for event in (seen, _when(facts, alert, "notified")) if event)
+    return (at(first), first) if first else None
+
+
+def no_alerts(facts: Facts) -> str:
+    """Say that no alert came up, or that nobody looked."""
+    looks = sum(1 for s in facts.evidence.samples if s.get("probe") == "alerts" and s.get("ok"))
+    if looks:
+        return f"no alert came up in {words.count(looks, 'look')} (`samples.ndjson`, probe `alerts`)"
+    return f"{NO_DATA}: nobody looked at the alerts"
 
 
 def detection_lines(facts: Facts) -> list[str]:
@@ -292,7 +297,9 @@ def detection_lines(facts: Facts) -> list[str]:
         fired, seen = fired_at(facts, name), _when(facts, name, "firing")
         if fired and seen and fired[1] is not seen:
             first = f"{code(name)} was first seen firing at {offset(facts, at(seen))} ({lines_of(seen)})"
-            lines.append(f"{first}, by a probe that looks once a second; it says itself that it began earlier.")
+            lines.append(
+                f"{first}; its notification had come before that look, so it fired no later than the table says."
+            )
     early = [e for e in facts.of("alert") if e.data.get("state") == "firing" and at(e) < facts.zero]
     lines += [f"{code(e.data.get('alert'))} fired before {facts.zero_name} ({lines_of(e)})." for e in early]
     return lines

@@ -217,26 +217,29 @@ def test_no_data_is_never_shown_as_zero(small: Path) -> None:
         assert f"`{name}` is not there" in section(text, "Limits of this run")
 
 
-def test_a_run_without_alerts_says_so(tmp_path: Path) -> None:
+def test_no_alert_is_not_the_same_as_nobody_looking(tmp_path: Path) -> None:
     folder = report_runs.build(tmp_path / "quiet", rate=2.0, outage=False)
     text = postmortem(folder)
-    assert "no data: the journal has no line on any alert" in section(text, "Detection")
+    assert "no data: nobody looked at the alerts" in section(text, "Detection")
     assert "no data: nothing was injected" in section(text, "Where the downtime went")
     assert "Nothing was injected." in text
+    look = {"mono": report_runs.START, "probe": "alerts", "subject": "prometheus", "ok": True, "values": {}}
+    report_runs.lines(folder / "samples.ndjson", [look] * 5)
+    assert "no alert came up in 5 looks" in section(postmortem(folder), "Detection")
 
 
-def test_an_alert_fires_when_it_says_so_not_when_it_is_looked_at(small: Path) -> None:
+def test_an_alert_had_fired_when_its_notification_came(small: Path) -> None:
     path = small / "journal.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
     for event in events:
         if event["event"] == "notified" and event["data"]["status"] == "firing":
-            event["data"]["fired_at"] = report_runs.WALL + report_runs.HIT + 6.5
+            event["data"]["at_mono"] = report_runs.START + report_runs.HIT + 6.5
             line = event["n"]
     report_runs.lines(path, events)
     text = postmortem(small)
-    assert "fired after 6.50 s, notified after 7.60 s" in text
+    assert "fired after 6.50 s, notified after 6.50 s" in text
     detection = section(text, "Detection")
-    assert f"| +6.50 s (journal {line}) | +7.60 s (journal {line}) |" in detection
+    assert f"| +6.50 s (journal {line}) | +6.50 s (journal {line}) |" in detection
     assert "was first seen firing at +7.00 s" in detection
 
 
