@@ -221,6 +221,8 @@ def main() -> None:
         code = _complain("stopped before anything was touched", errors.EXIT_STOPPED)
     except BrokenPipeError:
         code = errors.EXIT_STOPPED
+    except OSError as error:
+        code = _complain(f"{error.filename or 'the system'}: {error.strerror or error}", errors.EXIT_REFUSED)
     except Exception as bug:
         code = _complain(_bug(bug), errors.EXIT_BUG)
     sys.exit(code if isinstance(code, int) else 0)

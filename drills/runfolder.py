@@ -35,8 +35,17 @@ def create(begun: datetime, experiment: str, run: str, reports_dir: Path = REPOR
     try:
         folder.mkdir(parents=True)
     except OSError as exc:
-        raise Refused(f"{folder}: cannot be made: {exc.strerror or exc}; free or name another place") from None
+        raise Refused(f"{folder}: cannot be made: {exc.strerror or exc}; name another place with --reports") from None
     return folder.resolve()
+
+
+def prepare(reports_dir: Path) -> None:
+    """Make the folder of all runs. Raises Refused when that is not possible."""
+    try:
+        reports_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        what = f"cannot be made: {exc.strerror or exc}; name another place with --reports"
+        raise Refused(f"{reports_dir}: {what}") from None
 
 
 def find_run(name: str = LATEST, reports_dir: Path = REPORTS_DIR) -> Path:

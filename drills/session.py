@@ -25,7 +25,7 @@ from drills.lab import defects, manage
 from drills.lab.client import Lab
 from drills.lab.config import LabConfig, lab_dir
 from drills.lab.target import LabTarget
-from drills.model import Json, RunVerdict
+from drills.model import Json, Restored, RunVerdict
 from drills.run import Drill, Ended, Setting, StopFlag
 from drills.target import TargetSpec, load_target
 
@@ -55,6 +55,7 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> 
     experiments = [experiment(name) for name in names]
     for one in experiments:  # everything that can be wrong with the files is said before anything starts
         make_plan(one, spec, options, run="dry", seed=0)
+    runfolder.prepare(options.reports / "runs")
     lock.refuse_leftovers(LocalHost(), str(lab_dir() / "drill"), spec.name)
     codes = []
     with lab_for(spec, options, echo) as lab:
@@ -171,7 +172,10 @@ def _run_one(one: Experiment, spec: TargetSpec, lab: Lab, options: Options, echo
     )
     with _handled(lambda number, _: stop.set(signal.Signals(number).name)), view:
         ended = Drill(setting).go(header(planned, target, options))
-    judged = conclude(folder)
+    try:
+        judged = conclude(folder)
+    except OSError as error:
+        return _unjudged(ended, folder, error, echo)
     return _tell_outcome(ended, judged, folder, echo)
 
 
@@ -221,6 +225,16 @@ def _tell_outcome(ended: Ended, judged: RunVerdict, folder: Path, echo: Callable
     echo(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}")
     echo(f"postmortem: {folder / 'postmortem.md'}")
     return judged.exit_code
+
+
+def _unjudged(ended: Ended, folder: Path, error: OSError, echo: Callable[[str], None]) -> int:
+    """Say that the run is over but its verdict could not be written, and how to get it later."""
+    echo(f"{ended.status}: {ended.reason}" if ended.reason else ended.status)
+    for command in ended.manual:
+        echo(f"NOT RESTORED, run by hand: {command}")
+    echo(f"restored: {ended.restored}; {folder}: the verdict cannot be written: {error.strerror}")
+    echo(f"free space there, then: drill judge {folder}; drill report {folder}")
+    return errors.EXIT_INCONCLUSIVE if ended.restored is Restored.CLEAN else errors.EXIT_NOT_RESTORED
 
 
 def header(planned: plan.Plan, target: LabTarget, options: Options) -> Json:

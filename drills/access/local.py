@@ -55,7 +55,7 @@ class LocalHost:
         """Return a file's text, None when it is not there."""
         try:
             return Path(path).read_text(errors="replace")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write(self, path: str, text: str, *, mode: int = 0o600) -> None:
@@ -87,7 +87,7 @@ class LocalHost:
         """Return the names in a folder, sorted; a folder that is not there is empty."""
         try:
             return sorted(p.name for p in Path(folder).iterdir())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def signal(self, pid: int, pid_start: int, signal: str) -> bool:

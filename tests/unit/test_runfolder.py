@@ -69,5 +69,5 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(Refused, match="cannot be made: Not a directory; free or name another place"):
+    with pytest.raises(Refused, match="cannot be made: Not a directory; name another place with --reports"):
         runfolder.create(BEGUN, "noop", "aaaaaaaa", tmp_path / "runs")
