@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -19,8 +20,8 @@ Script = Callable[[socket.socket, int], bool]
 class Server:
     """Serves until the `with` block ends; `requests` holds what was asked, `connections` counts them."""
 
-    def __init__(self, script: Script) -> None:
-        self._script = script
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
+        self._script, self._tls = script, tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -62,7 +63,12 @@ class Server:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+                self._sockets.append(connection)
             self._converse(connection)
+        except OSError:
+            connection.close()  # the client did not like the handshake
         finally:
             self.closed.release()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +13,9 @@ from pathlib import Path
 
 import gevent
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from drills.load.client import Call, Client
 from drills.load.record import Attempt, Record
@@ -313,6 +318,39 @@ def test_an_api_key_comes_from_its_file_only(tmp_path: Path) -> None:
         assert "sk-canary" not in repr(plan)
         Client(plan).ask(call())
     assert b"Authorization: Bearer sk-canary\r\n" in server.requests[0]
+
+
+def certificate(folder: Path, host: str) -> Path:
+    """Write a self-signed certificate for `host`, with its key, as one PEM file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
+    now = datetime.datetime.now(datetime.UTC)
+    hour = datetime.timedelta(hours=1)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - hour, now + hour)
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+    signed = builder.sign(key, hashes.SHA256())
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    path = folder / f"{host}.pem"
+    path.write_bytes(signed.public_bytes(pem) + key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    return path
+
+
+@pytest.mark.parametrize(("host", "outcome"), [("localhost", Outcome.OK), ("elsewhere", Outcome.ERROR)])
+def test_https_is_spoken_and_the_name_is_checked(
+    host: str, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = certificate(tmp_path, host)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    with Server(sends(answer(), keep=True), context) as server:
+        settings = client_json(keepalive=True, connect_timeout_s=5.0, timeout_s=10.0, idle_timeout_s=5.0)
+        client = Client(load_plan(f"https://localhost:{server.port}/v1", client=settings))
+        records = [client.ask(call(n)) for n in range(2)]
+        client.close()
+    assert [record.outcome for record in records] == [outcome] * 2, records[0].detail
+    assert {record.error for record in records} == ({None} if outcome is Outcome.OK else {"protocol"})
+    assert server.connections == (1 if outcome is Outcome.OK else 2)
 
 
 # ---- the end of the load ------------------------------------------------------------------------------
