@@ -112,6 +112,8 @@ class Drill:
     def tell(self, event: str, data: Json) -> None:
         """Write one event down; it is on disk when this returns."""
         self.journal.tell(event, data)
+        if event in ("inject.begin", "inject.end", "revert.begin"):
+            self.watch.hands_off = event == "inject.begin"
         if event == "inject.hit":
             self.s.view.say(f"fault on: {', '.join(data['victims'])}")
         elif event.startswith("proof."):

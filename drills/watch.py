@@ -31,6 +31,7 @@ class Watch:
         self.disturbed: list[Json] = []  # replica events seen before the fault: somebody else's doing
         self.seen_event = self.seen_note = 0
         self.firing: dict[str, bool] = {}
+        self.hands_off = False  # while a fault is being injected: NVML would be a client of the GPU being reset
 
     # ---- what the run asks -----------------------------------------------------------------------------
 
@@ -136,7 +137,9 @@ class Watch:
             self.firing[key] = data["state"] in ("firing", "pending")
         self.tell(event, data)
 
-    def _look_at_gpus(self) -> Json:
+    def _look_at_gpus(self) -> Json | None:
+        if self.hands_off:
+            return None
         try:
             return gpu_host.look(self.target, self.target.control_host().name)
         except DrillError as error:
