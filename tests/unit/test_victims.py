@@ -48,7 +48,7 @@ def test_the_same_seed_chooses_the_same_victim_whatever_the_order() -> None:
 )
 def test_refused(replicas: list[Replica], asked: int | str, limits: dict[str, int], says: str) -> None:
     with pytest.raises(Refused, match=says):
-        pick(replicas, asked, **limits)  # type: ignore[arg-type]
+        pick(replicas, asked, **limits)
 
 
 @given(st.integers(1, 100), st.integers(0, 200))
