@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from drills.model import Json
 
 DOWN_TIMEOUT_S = 25.0
 POLL_S = 0.05
-FOLDERS = ("log", "gates", "ledger", "bin")
+FOLDERS = ("log", "gates", "ledger", "bin", "monitoring")
 
 Echo = Callable[[str], None]
 
@@ -118,9 +119,12 @@ def _prepare(folder: Path, settings: LabConfig) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _sweep(folder)
     for name in FOLDERS:
-        (folder / name).mkdir(exist_ok=True)
-    for old in (folder / "lab.json", folder / "progress.ndjson", *folder.glob("log/*"), *folder.glob("ledger/*")):
-        old.unlink(missing_ok=True)
+        # Prometheus would count the replicas of the lab before for five minutes more.
+        if (folder / name).exists():
+            shutil.rmtree(folder / name)
+        (folder / name).mkdir()
+    for name in ("lab.json", "progress.ndjson"):
+        (folder / name).unlink(missing_ok=True)
     secret = folder / "token"
     secret.unlink(missing_ok=True)
     secret.touch(mode=0o600)

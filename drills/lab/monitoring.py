@@ -88,9 +88,13 @@ def runnable(alertmanager: str, folder: Path) -> tuple[str, Path | None]:
 
 
 def expected(counts: Mapping[tuple[str, str], int]) -> str:
-    """Return PromQL that says how many replicas each (service, model) has."""
+    """Return PromQL that says how many replicas each (service, model) has.
+
+    It says so once that many have been ready together: replicas that start for the first time are not missing.
+    """
     one = 'label_replace(label_replace(vector({n}), "service", "{service}", "", ""), "model", "{model}", "", "")'
-    return " or ".join(one.format(n=n, service=service, model=model) for (service, model), n in counts.items())
+    exact = " or ".join(one.format(n=n, service=service, model=model) for (service, model), n in counts.items())
+    return f"({exact}) <= on (service, model) max_over_time(vllm:replicas_ready[1h])"
 
 
 def rules(config: LabConfig) -> str:

@@ -156,12 +156,12 @@ class Supervisor:
                 for i, s in enumerate(specs)
             ),
             self._run_part("edge", parts.edge_argv(c), c.ports.edge),
-            self._start_alertmanager(),
+            self._start_monitoring(),
             self._replicas_ready(),
         )
         await self._run_part("router", parts.router_argv(c), c.ports.router, path="/health")
         self.progress(say=f"router {router.version()} and edge up")
-        await self._start_prometheus()
+        await self._monitoring_settled()
         self._write_lab_json(await self._describe())
         self._up = True
         self.progress(up=True)
@@ -190,31 +190,29 @@ class Supervisor:
     def _monitored(self) -> bool:
         return self.config.monitoring and self._programs.complete
 
-    async def _start_alertmanager(self) -> None:
-        folder, program = self.dir / "monitoring", self._programs.alertmanager
-        if not self._monitored or program is None:
+    async def _start_monitoring(self) -> None:
+        folder, ports, programs = self.dir / "monitoring", self.config.ports, self._programs
+        if not self._monitored or programs.alertmanager is None or programs.prometheus is None:
             return
         monitoring.write(folder, self.config, self.dir / "token")
-        program, cwd = monitoring.runnable(program, folder)
+        program, cwd = monitoring.runnable(programs.alertmanager, folder)
         argv = monitoring.alertmanager_argv(program, folder, self.config)
-        await self._run_part("alertmanager", argv, self.config.ports.alertmanager, path="/-/ready", cwd=cwd)
+        await self._run_part("alertmanager", argv, ports.alertmanager, path="/-/ready", cwd=cwd)
+        argv = monitoring.prometheus_argv(programs.prometheus, folder, self.config)
+        await self._run_part("prometheus", argv, ports.prometheus, path="/-/ready")
 
-    async def _start_prometheus(self) -> None:
-        """Start Prometheus last: it would take replicas that are still starting for lost ones."""
-        program = self._programs.prometheus
-        if not self._monitored or program is None:
+    async def _monitoring_settled(self) -> None:
+        if not self._monitored:
             return
-        argv = monitoring.prometheus_argv(program, self.dir / "monitoring", self.config)
-        await self._run_part("prometheus", argv, self.config.ports.prometheus, path="/-/ready")
         wanted = len(self.replicas)
         await self._within("prometheus", lambda: self._scraped(wanted))
         self.progress(say=f"Prometheus sees {wanted} of {wanted} replicas, Alertmanager up")
 
     async def _scraped(self, wanted: int) -> bool:
         url = f"http://127.0.0.1:{self.config.ports.prometheus}/api/v1/query"
-        # Everything is scraped, and the rules have been evaluated since.
+        # Everything is scraped, the rules have been evaluated since, and no alert is even pending.
         up = f'count(up{{job="vllm"}} == 1) == {wanted} and on () count(up == 1) == {wanted + 3}'
-        query = {"query": f"{up} and on () count(vllm:replicas_expected)"}
+        query = {"query": f"{up} and on () count(vllm:replicas_expected) unless on () count(ALERTS)"}
         async with self._http.get(url, params=query, timeout=aiohttp.ClientTimeout(total=2)) as answer:
             return bool((await answer.json())["data"]["result"])
 

@@ -87,10 +87,13 @@ def test_lab_files_are_valid(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_lab_knows_the_exact_number_of_replicas(tmp_path: Path) -> None:
-    """The lab fires on the first evaluation after a loss: it needs no hour of memory."""
-    config = dataclasses.replace(LabConfig(), replicas=2)
-    (tmp_path / "vllm.rules.yml").write_text(monitoring.rules(config))
+def test_lab_expects_its_exact_number_once_all_have_been_ready(tmp_path: Path) -> None:
+    (tmp_path / "vllm.rules.yml").write_text(monitoring.rules(dataclasses.replace(LabConfig(), replicas=2)))
+    down = {
+        "exp_labels": {"service": "lab", "model": "lab-chat", "severity": "page"},
+        "exp_annotations": {"summary": "lab: 1 replica(s) of lab-chat missing", "playbook": "pod-kill"},
+    }
+    up = 'up{{job="vllm",service="lab",model="lab-{}"}}'
     case = {
         "rule_files": ["vllm.rules.yml"],
         "evaluation_interval": "1s",
@@ -98,23 +101,14 @@ def test_lab_knows_the_exact_number_of_replicas(tmp_path: Path) -> None:
             {
                 "interval": "1s",
                 "input_series": [
-                    {"series": 'up{job="vllm",service="lab",model="lab-chat",replica="replica-0"}', "values": "1x30"},
-                    {"series": 'up{job="vllm",service="lab",model="lab-small",replica="small-0"}', "values": "1x30"},
+                    {"series": up.format('chat",replica="replica-0'), "values": "0x2 1x40"},
+                    {"series": up.format('chat",replica="replica-1'), "values": "0x9 1x5 stale"},
+                    {"series": up.format('small",replica="small-0'), "values": "0x2 1x40"},
                 ],
                 "alert_rule_test": [
-                    {
-                        "eval_time": "20s",
-                        "alertname": "VllmReplicaDown",
-                        "exp_alerts": [
-                            {
-                                "exp_labels": {"service": "lab", "model": "lab-chat", "severity": "page"},
-                                "exp_annotations": {
-                                    "summary": "lab: 1 replica(s) of lab-chat missing",
-                                    "playbook": "pod-kill",
-                                },
-                            }
-                        ],
-                    }
+                    {"eval_time": "9s", "alertname": "VllmReplicaDown"},  # one is still starting
+                    {"eval_time": "18s", "alertname": "VllmReplicaDown"},  # gone for two seconds
+                    {"eval_time": "30s", "alertname": "VllmReplicaDown", "exp_alerts": [down]},
                 ],
             }
         ],
