@@ -92,6 +92,7 @@ class Client:
         outcome = Outcome.HUNG if silent else Outcome.CANCELLED
         if call.attempts and call.attempts[-1].end is None:
             call.attempts[-1].end, call.attempts[-1].outcome = now, outcome
+            _stamp(call.attempts[-1], call.answer)
         call.detail = "open when the load ended"
         return self._record(call, outcome, now)
 
@@ -120,6 +121,7 @@ class Client:
         except (OSError, WireError, CutShort, Silent, Late, ConnectLate) as problem:
             _fail(call, attempt, problem, self._settings.idle_timeout_s)
         attempt.end = attempt.end or time.monotonic()
+        _stamp(attempt, call.answer)
         return attempt
 
     def _exchange(self, call: Call, attempt: Attempt, deadline: float) -> None:
@@ -160,10 +162,9 @@ class Client:
         )
         kind = call.headers.get("content-type", "text/event-stream").lower()
         if kind.startswith("text/event-stream"):
-            _read_stream(call, attempt, connection, body, rest)
+            _read_stream(call, connection, body, rest)
         elif kind.startswith("application/json"):
             answer.whole(_read_all(call, connection, body, rest), connection.stamp)
-            _stamp(attempt, answer)
         else:
             raise WireError(f"content type {kind[:40]}")
         attempt.end = connection.stamp
@@ -250,14 +251,12 @@ def _missing(answer: Answer, asked: int) -> str:
     return ""
 
 
-def _read_stream(call: Call, attempt: Attempt, connection: Connection, body: Body, rest: bytes) -> None:
-    """Read events until `[DONE]` or the end of the body; stamps the attempt as tokens come in."""
+def _read_stream(call: Call, connection: Connection, body: Body, rest: bytes) -> None:
+    """Read events until `[DONE]` or the end of the body."""
     answer, data = call.answer, rest
     while True:
         if data:
             answer.feed(body.feed(data), connection.stamp)
-            if answer.chunks:
-                _stamp(attempt, answer)
             if answer.done or body.ended:
                 break
         data = connection.receive()
@@ -267,7 +266,6 @@ def _read_stream(call: Call, attempt: Attempt, connection: Connection, body: Bod
                 raise CutShort
             break
     answer.close(connection.stamp)
-    _stamp(attempt, answer)
 
 
 def _read_all(call: Call, connection: Connection, body: Body, rest: bytes) -> bytes:
@@ -296,7 +294,7 @@ def _error_text(call: Call, connection: Connection, body: Body, rest: bytes) -> 
 
 def _finish(connection: Connection, body: Body) -> None:
     """Wait shortly for the end of a body whose answer is complete; how it ends no longer matters."""
-    connection.deadline = min(connection.deadline, time.monotonic() + _AFTER_DONE_S)
+    connection.hurry(_AFTER_DONE_S)
     try:
         while not body.ended:
             data = connection.receive()

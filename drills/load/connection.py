@@ -1,4 +1,8 @@
-"""One connection at a time: connect, send and receive with deadlines; and a pool of idle ones."""
+"""One connection at a time: connect, send and receive with deadlines; and a pool of idle ones.
+
+Reading is where a load client spends its time: each token is a wake-up. So a plain connection waits for its
+descriptor and then reads once, and one timer for the whole exchange stands in for a timer for each read.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,21 @@ import contextlib
 import socket
 import ssl
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
+from gevent import monkey
 from gevent import socket as gsocket
 from gevent import ssl as gssl
 
 from drills.load.wire import Head, split_head
 
-_RECEIVE_BYTES = 65536
+_RECEIVE_BYTES = 16384
 #: Idle connections are dropped before the 5 s after which the engine's web server closes them.
 _IDLE_MAX_S = 4.0
+_READ, _WRITE = 1, 2  # event loop's names for what a descriptor is watched for
+#: The standard library's own socket, also where it has been replaced by gevent's.
+_RawSocket = monkey.get_original("socket", "socket")
 
 
 class ConnectLate(Exception):
@@ -31,39 +39,149 @@ class Late(Exception):
     """The request's whole time is up."""
 
 
-class Connection:
-    """A connected socket for one exchange. `stamp` is when the last bytes were received."""
+class Channel(Protocol):
+    """A connected socket: bytes in, bytes out, no deadlines. All raise OSError only."""
+
+    def read(self) -> bytes:
+        """Wait for bytes and return them, b"" at the end."""
+
+    def write(self, data: bytes) -> None:
+        """Write all of it."""
+
+    def shut(self) -> None:
+        """Shut both directions, which wakes whoever waits in read or write."""
+
+    def quiet(self) -> bool:
+        """Return whether an idle connection is still open, with nothing to read."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Plain:
+    """TCP: wait for the descriptor, then read once; no try before and no timer beside it."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = _RawSocket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        self._sock.setblocking(False)
+        self._hub = gevent.get_hub()
+        self._readable = self._hub.loop.io(self._sock.fileno(), _READ)
+
+    def read(self) -> bytes:
+        """See Channel."""
+        while True:
+            self._hub.wait(self._readable)
+            try:
+                data: bytes = self._sock.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            return data
+
+    def write(self, data: bytes) -> None:
+        """See Channel."""
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                data = data[self._sock.send(data) :]
+            if not data:
+                return
+            writable = self._hub.loop.io(self._sock.fileno(), _WRITE)
+            try:
+                self._hub.wait(writable)
+            finally:
+                writable.close()
+
+    def shut(self) -> None:
+        """See Channel."""
+        self._sock.shutdown(socket.SHUT_RDWR)
+
+    def quiet(self) -> bool:
+        """See Channel."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        return False  # closed, or bytes that nobody asked for
+
+    def close(self) -> None:
+        """See Channel."""
+        self._readable.close()
+        self._sock.close()
+
+
+class Tls:
+    """TLS, by gevent's own socket."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
+
+    def read(self) -> bytes:
+        """See Channel."""
+        return bytes(self._sock.recv(_RECEIVE_BYTES))
+
+    def write(self, data: bytes) -> None:
+        """See Channel."""
+        self._sock.sendall(data)
+
+    def shut(self) -> None:
+        """See Channel."""
+        gsocket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # below TLS: there is no time for a farewell
+
+    def quiet(self) -> bool:
+        """See Channel. Session tickets may wait there, and cannot be looked at without taking them."""
+        return True
+
+    def close(self) -> None:
+        """See Channel."""
+        self._sock.close()
+
+
+class Connection:
+    """A channel with deadlines, for one exchange at a time. `stamp` is when the last bytes were received."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._alarm: Any = None
+        self._rang: Exception | None = None  # why the exchange was given up
         self._idle_s = 0.0
-        self.deadline = 0.0
+        self._deadline = 0.0
         self.stamp = 0.0
-        self.idle_since = 0.0
 
     def begin(self, idle_s: float, deadline: float) -> None:
-        """Set the time-outs of the exchange that begins."""
-        self._idle_s, self.deadline = idle_s, deadline
+        """Begin an exchange: from now on sending and receiving end in Silent or Late when their time is up."""
+        self._idle_s, self._deadline = idle_s, deadline
         self.stamp = time.monotonic()
-        self._sock.settimeout(idle_s)
+        self._set_alarm()
+
+    def hurry(self, within_s: float) -> None:
+        """Bring the deadline forward."""
+        self._deadline = min(self._deadline, time.monotonic() + within_s)
+        self._set_alarm()
+
+    def end(self) -> None:
+        """End the exchange: no more deadlines."""
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
 
     def send(self, data: bytes) -> None:
         """Send all of it (OSError, Silent or Late)."""
         try:
-            self._sock.settimeout(self._wait_s())
-            self._sock.sendall(data)
-        except TimeoutError:
-            raise self._why() from None
+            self._channel.write(data)
+        except OSError:
+            if self._rang is not None:
+                raise self._rang from None
+            raise
 
     def receive(self) -> bytes:
         """Return what has come in, b"" at the end of the connection (OSError, Silent or Late)."""
-        wait_s = self._wait_s()
-        if wait_s != self._idle_s:
-            self._sock.settimeout(wait_s)
         try:
-            data: bytes = self._sock.recv(_RECEIVE_BYTES)
-        except TimeoutError:
-            raise self._why() from None
+            data = self._channel.read()
+        except OSError:
+            if self._rang is not None:
+                raise self._rang from None
+            raise
+        if not data and self._rang is not None:
+            raise self._rang
         self.stamp = time.monotonic()
         return data
 
@@ -79,36 +197,37 @@ class Connection:
             if split is not None:
                 return split
 
-    def _wait_s(self) -> float:
-        left_s = self.deadline - time.monotonic()
-        if left_s <= 0:
-            raise Late("the request's time is up")
-        return min(self._idle_s, left_s)
-
-    def _why(self) -> Exception:
-        if time.monotonic() >= self.deadline:
-            return Late("the request's time is up")
-        return Silent(f"no byte for {self._idle_s:g} s")
-
     def usable(self) -> bool:
         """Return whether an idle connection is still open and quiet."""
-        if time.monotonic() - self.idle_since > _IDLE_MAX_S:
-            return False
-        if isinstance(self._sock, gssl.SSLSocket):
-            return True  # bytes may wait there (session tickets) and cannot be looked at without taking them
-        self._sock.settimeout(0.0)
         try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
+            return time.monotonic() - self.stamp < _IDLE_MAX_S and self._channel.quiet()
         except OSError:
             return False
-        return False  # closed, or bytes that nobody asked for
 
     def close(self) -> None:
         """Close it; never fails."""
+        self.end()
         with contextlib.suppress(OSError):
-            self._sock.close()
+            self._channel.close()
+
+    def _set_alarm(self) -> None:
+        self.end()
+        due = min(self._deadline, self.stamp + self._idle_s)
+        self._alarm = gevent.get_hub().loop.timer(max(due - time.monotonic(), 0.0))
+        self._alarm.start(self._ring)
+
+    def _ring(self) -> None:
+        """Look whether the time is really up: bytes may have put the idle time-out off."""
+        now = time.monotonic()
+        if now >= self._deadline:
+            self._rang = Late("the request's time is up")
+        elif now >= self.stamp + self._idle_s:
+            self._rang = Silent(f"no byte for {self._idle_s:g} s")
+        else:
+            self._set_alarm()
+            return
+        with contextlib.suppress(OSError):
+            self._channel.shut()
 
 
 class Pool:
@@ -126,7 +245,7 @@ class Pool:
 
     def give(self, connection: Connection) -> None:
         """Keep a connection for the next exchange."""
-        connection.idle_since = time.monotonic()
+        connection.end()
         self._idle.append(connection)
 
     def close(self) -> None:
@@ -151,7 +270,7 @@ class Pool:
                 try:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     sock.connect(address)
-                    return Connection(self._tls.wrap_socket(sock, server_hostname=self._host) if self._tls else sock)
+                    return Connection(self._channel(sock))
                 except OSError as failed:
                     problem = failed
                     sock.close()
@@ -159,6 +278,9 @@ class Pool:
                     sock.close()
                     raise
             raise problem or OSError("no address")
+
+    def _channel(self, sock: Any) -> Channel:
+        return Tls(self._tls.wrap_socket(sock, server_hostname=self._host)) if self._tls else Plain(sock)
 
     def _addresses(self) -> list[tuple[int, Any]]:
         """Return (family, address) to try; an address in digits needs no resolver."""

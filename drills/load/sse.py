@@ -36,6 +36,12 @@ class Answer:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take payload that was received at `now` (monotonic seconds)."""
+        if self.model is not None and not self._hold and not self.done and data.find(b"\n\n") == len(data) - 2:
+            text = _plain_delta(data)  # exactly one event, and a plain one: nearly always
+            if text:
+                self.chunks.append(now)
+                self.parts.append(text)
+                return
         if self._hold:
             data = self._hold + data
         if b"\r" in data:

@@ -132,6 +132,13 @@ class Chunked:
 
     def feed(self, data: bytes) -> bytes:
         """Return the payload of all chunks in `data`; raises WireError on a malformed chunk."""
+        if not (self._rest or self._left or self._crlf or self._trailer):
+            payload = _one_chunk(data)
+            if payload is not None:
+                return payload
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
         buffer = self._rest + data if self._rest else data
         self._rest = b""
         payload: list[bytes] = []
@@ -171,6 +178,17 @@ class Chunked:
     def eof(self) -> bool:
         """Return whether the last chunk was there."""
         return self.ended
+
+
+def _one_chunk(data: bytes) -> bytes | None:
+    """Return the payload when `data` is exactly one chunk, as it nearly always is; else None."""
+    at = data.find(b"\r\n")
+    try:
+        size = int(data[:at], 16)
+    except ValueError:
+        return None
+    whole = size > 0 and len(data) == at + size + 4 and data.endswith(b"\r\n")
+    return data[at + 2 : -2] if whole else None
 
 
 def _size(line: bytes) -> int:
