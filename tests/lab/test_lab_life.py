@@ -174,25 +174,26 @@ def test_delete_without_grace_kills(target: LabTarget, control: Control) -> None
 
 
 def test_a_held_gate_holds_the_restart_and_the_alert_pages_and_resolves(lab: Lab, control: Control) -> None:
-    labs.eventually(lambda: prometheus(lab, 'count(up{job="vllm", model="lab-chat"} == 1) == 3'))
+    quiet = 'count(up{job="vllm", model="lab-chat"} == 1) == 3 unless on () count(ALERTS)'
+    labs.eventually(lambda: prometheus(lab, quiet), 30)
     victim, since = labs.replica(control, "replica-1"), labs.last_event(control)
-    notes = max((n["n"] for n in control.notifications()), default=0)
 
-    def notified(status: str) -> dict[str, Any] | None:
-        mine = (n for n in control.notifications(notes) if n["alert"] == "VllmReplicaDown")
+    def notified(status: str, after: float) -> dict[str, Any] | None:
+        mine = (n for n in control.notifications() if n["alert"] == "VllmReplicaDown" and n["mono"] > after)
         return next((n for n in mine if n["status"] == status), None)
 
     with Path(victim["gate"]).open("a") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
+        killed = time.monotonic()
         os.kill(victim["engine_pid"], signal.SIGKILL)
         labs.eventually(lambda: labs.replica(control, "replica-1")["state"] == "gated")
-        firing = labs.eventually(lambda: notified("firing"))
+        firing = labs.eventually(lambda: notified("firing", killed))
         assert firing["labels"] | {"service": "lab", "model": "lab-chat", "severity": "page"} == firing["labels"]
         state = prometheus(lab, 'ALERTS{alertname="VllmReplicaDown", alertstate="firing"}')
         assert [s["metric"]["model"] for s in state] == ["lab-chat"]
         assert "started" not in kinds(labs.changes(control, since, "replica-1"))
     until_ready_again(control, since, "replica-1")
-    assert labs.eventually(lambda: notified("resolved"))["mono"] > firing["mono"]
+    assert labs.eventually(lambda: notified("resolved", firing["mono"]))
 
 
 def test_every_rule_is_evaluated_without_error(lab: Lab, control: Control) -> None:
