@@ -138,25 +138,25 @@ def _mapping(value: Any, path: Path | str, key: str) -> Mapping[str, Any]:
 def _build(
     cls: type[T], data: Mapping[str, Any], path: Path | str, at: str, parts: Mapping[str, Callable[..., Any]]
 ) -> T:
-    """Make a dataclass of a mapping: unknown and missing keys are errors, `parts` builds nested values."""
+    """Make a dataclass of a mapping; `parts` builds nested values.
+
+    Unknown and missing keys are errors. Null means the default.
+    """
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
             raise FileProblem(path, f"unknown key{nearest(key, fields)}", key=at + key)
     for name, f in fields.items():
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        if required and name not in data:
+        if required and data.get(name) is None:
             raise FileProblem(path, "is missing", key=at + name)
-    values = {k: parts[k](v, path, f"{at}{k}") if k in parts else v for k, v in data.items()}
+    given = {key: value for key, value in data.items() if value is not None}
+    values = {k: parts[k](v, path, at + k) if k in parts else v for k, v in given.items()}
     return cls(**values)
 
 
-def _part(
-    cls: type[T], parts: Mapping[str, Callable[..., Any]] | None = None
-) -> Callable[[Any, Path | str, str], T | None]:
-    def build(value: Any, path: Path | str, key: str) -> T | None:
-        if value is None:
-            return None
+def _part(cls: type[T], parts: Mapping[str, Callable[..., Any]] | None = None) -> Callable[[Any, Path | str, str], T]:
+    def build(value: Any, path: Path | str, key: str) -> T:
         return _build(cls, _mapping(value, path, key), path, key + ".", parts or {})
 
     return build

@@ -24,6 +24,16 @@ def test_the_driver_s_file_is_read(tmp_path: Path) -> None:
     assert plan.api_key() is None
 
 
+def test_null_means_the_default() -> None:
+    plan = load_plan(workload={"name": "chat", "think_s": None}, fallback_models=None, cached_header=None, client=None)
+    assert plan.workload.think_s == 5.0
+    assert plan.fallback_models == ()
+    assert plan.cached_header is None
+    assert plan.client.timeout_s == 30.0
+    with pytest.raises(FileProblem, match="seed: is missing"):
+        load_plan(seed=None)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
