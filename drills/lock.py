@@ -53,8 +53,7 @@ def take(target: Target, lock: Lock, clock: Clock) -> None:
     """Take the target's lock. Refused when it is held or when an earlier run is not put back."""
     host = target.control_host()
     refuse_leftovers(host, target.state_dir, target.name)
-    host.run(["mkdir", "-p", target.state_dir], timeout_s=TIMEOUT_S)
-    if _make(host, target, lock):
+    if _make(host, target.state_dir, lock):
         return
     held = read(host, target.state_dir)
     if held is not None and not held.dead(clock):
@@ -62,8 +61,8 @@ def take(target: Target, lock: Lock, clock: Clock) -> None:
             f"target {target.name}: run {held.run} of {held.owner} holds it (pid {held.pid}, since "
             f"{utc(held.taken_wall)}); wait for it, or stop it with `drill stop {held.run}`"
         )
-    release(host, target.state_dir, held.run if held else None)
-    if not _make(host, target, lock):
+    _clear(host, target.state_dir, held, lock.run)
+    if not _make(host, target.state_dir, lock):
         raise Refused(f"target {target.name}: another run took the lock at this moment; try again")
 
 
@@ -75,27 +74,46 @@ def refuse_leftovers(host: Host, state_dir: str, target: str) -> None:
 
 def read(host: Host, state_dir: str) -> Lock | None:
     """Return the lock as it is; None when nobody holds it."""
-    text = host.read(f"{state_dir}/lock/lock.json")
+    return _read(host, _path(state_dir))
+
+
+def release(host: Host, state_dir: str, run: str) -> None:
+    """Let the lock go if that run holds it."""
+    held = read(host, state_dir)
+    if held is not None and held.run == run:
+        host.remove(_path(state_dir))
+
+
+def _path(state_dir: str) -> str:
+    return f"{state_dir}/lock/lock.json"
+
+
+def _read(host: Host, path: str) -> Lock | None:
+    text = host.read(path)
     try:
         return Lock(**json.loads(text)) if text else None
     except (ValueError, TypeError):
         return None
 
 
-def release(host: Host, state_dir: str, run: str | None) -> None:
-    """Let the lock go if that run holds it (None: whoever)."""
-    held = read(host, state_dir)
-    if run is None or held is None or held.run == run:
-        host.remove(f"{state_dir}/lock/lock.json")
-        host.run(["rmdir", f"{state_dir}/lock"], timeout_s=TIMEOUT_S)
+def _make(host: Host, state_dir: str, lock: Lock) -> bool:
+    """Put the signed lock in place, which only one can: a link to a name that is there already fails."""
+    path = _path(state_dir)
+    signed = f"{path}.{lock.run}"
+    host.write(signed, json.dumps(asdict(lock)))
+    made = host.run(["ln", signed, path], timeout_s=TIMEOUT_S).rc == 0
+    host.remove(signed)
+    return made
 
 
-def _make(host: Host, target: Target, lock: Lock) -> bool:
-    """Make the lock's folder, which only one can, and sign it."""
-    if host.run(["mkdir", f"{target.state_dir}/lock"], timeout_s=TIMEOUT_S).rc != 0:
-        return False
-    host.write(f"{target.state_dir}/lock/lock.json", json.dumps(asdict(lock)))
-    return True
+def _clear(host: Host, state_dir: str, dead: Lock | None, run: str) -> None:
+    """Move a dead lock out of the way, and put it back when it turns out to be another one by now."""
+    path = _path(state_dir)
+    aside = f"{path}.{run}.dead"
+    if host.run(["mv", path, aside], timeout_s=TIMEOUT_S).rc == 0:
+        if _read(host, aside) != dead:
+            host.run(["ln", aside, path], timeout_s=TIMEOUT_S)
+        host.remove(aside)
 
 
 def _boot_id() -> str:

@@ -1,0 +1,57 @@
+"""What must be true before anything is touched, as far as it can be told without a target."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from drills import gate
+from drills.faults.gpu_reset import GpuReset
+from drills.faults.pod_kill import PodKill
+from drills.model import Fault, Json, Replica, Target
+
+REPLICAS = [
+    *(Replica(f"replica-{i}", str(i), "primary", "", ready=True) for i in range(3)),
+    Replica("small-0", "s", "fallback", "", ready=True),
+]
+
+
+def plan(rate: float | None) -> Json:
+    return {"experiment": {"load": {"arrivals": {"kind": "poisson"} if rate is None else {"rate": rate}}}}
+
+
+def target(capacity: float | None, **more: Any) -> Target:
+    found = SimpleNamespace(kind="lab", capacity_per_replica=capacity, prometheus=None, **more)
+    return cast("Target", found)
+
+
+@pytest.mark.parametrize(("rate", "fits"), [(20.0, True), (24.0, True), (24.1, False)])
+def test_the_load_must_fit_one_replica_fewer(rate: float, fits: bool) -> None:
+    """Three primaries of 12/s: two of them carry 24/s. The fallback does not count."""
+    found = gate.headroom(plan(rate), target(12.0), REPLICAS)
+    assert (found == []) is fits
+    assert fits or "24.1/s offered, 2 replicas carry 24/s" in found[0]
+
+
+@pytest.mark.parametrize(("capacity", "rate"), [(None, 1000.0), (12.0, None)])
+def test_what_is_not_known_is_not_compared(capacity: float | None, rate: float | None) -> None:
+    assert gate.headroom(plan(rate), target(capacity), REPLICAS) == []
+
+
+def test_an_ability_that_the_target_lacks_is_named() -> None:
+    faults: list[Fault] = [
+        GpuReset(GpuReset.Params(how="crash"), "lab"),
+        PodKill(PodKill.Params(how="delete"), "lab"),
+        PodKill(PodKill.Params(how="kill-process"), "lab"),
+    ]
+    found = gate.refusals(plan(1.0), target(12.0), REPLICAS, faults)
+    assert ["HasGpus" in found[0], "CanDelete" in found[1], len(found)] == [True, True, 2]
+
+
+def test_alerts_that_cannot_be_read_refuse() -> None:
+    """Nobody listens on port 9."""
+    unreachable = cast("Target", SimpleNamespace(prometheus="http://127.0.0.1:9"))
+    [found] = gate.firing(unreachable)
+    assert "cannot be read" in found
