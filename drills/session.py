@@ -25,7 +25,7 @@ from drills.lab import defects, manage
 from drills.lab.client import Lab
 from drills.lab.config import LabConfig, lab_dir
 from drills.lab.target import LabTarget
-from drills.model import Json, Restored, RunVerdict
+from drills.model import Json, Restored, RunVerdict, Verdict
 from drills.run import Drill, Ended, Setting, StopFlag
 from drills.target import TargetSpec, load_target
 
@@ -49,6 +49,14 @@ class Options:
     plain: bool = False
 
 
+@dataclass(frozen=True)
+class Told:
+    """How one drill ended: its exit code, and the lines that say so."""
+
+    code: int
+    lines: tuple[str, ...]
+
+
 def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> int:
     """Run the drills in the given order; returns the worst exit code. Raises DrillError before the first."""
     spec = target_spec(options)
@@ -57,15 +65,18 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> 
         make_plan(one, spec, options, run="dry", seed=0)
     runfolder.prepare(options.reports / "runs")
     lock.refuse_leftovers(LocalHost(), str(lab_dir() / "drill"), spec.name)
-    codes = []
+    ended: list[Told] = []
     with lab_for(spec, options, echo) as lab:
         assert spec.lab is not None
         spec = replace(spec, url=f"{lab.data['entry'][spec.lab.entry]}/v1")
         for one in experiments:
-            codes.append(_run_one(one, spec, lab, options, echo))
-            if codes[-1] in STOPS_SUITE:
+            ended.append(_run_one(one, spec, lab, options, echo))
+            if ended[-1].code in STOPS_SUITE:
                 break
-    return errors.worst(codes)
+    for told in ended:  # last, so that it is what stays on the screen
+        for line in told.lines:
+            echo(line)
+    return errors.worst(told.code for told in ended)
 
 
 def target_spec(options: Options) -> TargetSpec:
@@ -150,13 +161,13 @@ def _handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
 # ---- one drill ----------------------------------------------------------------------------------------
 
 
-def _run_one(one: Experiment, spec: TargetSpec, lab: Lab, options: Options, echo: Callable[[str], None]) -> int:
+def _run_one(one: Experiment, spec: TargetSpec, lab: Lab, options: Options, echo: Callable[[str], None]) -> Told:
     run_id = runfolder.new_run_id()
     seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
     planned = make_plan(one, spec, options, run=run_id, seed=seed)
     target = LabTarget(lab, name=spec.name, sla=spec.sla)
     folder = _new_folder(options.reports, one.name, planned)
-    echo(f"run {run_id}: {one.title} (seed {seed}), {folder}")
+    echo(f"run {run_id}: {one.title} (seed {seed}), {_near(folder)}")
     stop = StopFlag()
     view = live.PlainView() if options.plain else live.view(f"drill {one.name}, run {run_id}")
     setting = Setting(
@@ -175,8 +186,8 @@ def _run_one(one: Experiment, spec: TargetSpec, lab: Lab, options: Options, echo
     try:
         judged = conclude(folder)
     except OSError as error:
-        return _unjudged(ended, folder, error, echo)
-    return _tell_outcome(ended, judged, folder, echo)
+        return _unjudged(ended, folder, error)
+    return _told(ended, judged, folder)
 
 
 def _new_folder(reports: Path, name: str, planned: plan.Plan) -> Path:
@@ -208,33 +219,32 @@ def conclude(folder: Path) -> RunVerdict:
     return judged
 
 
-def _tell_outcome(ended: Ended, judged: RunVerdict, folder: Path, echo: Callable[[str], None]) -> int:
+def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
     if ended.status == "refused":
-        echo(f"refused: {ended.reason}")
-        echo(f"journal: {folder / 'journal.jsonl'}")
-        return judged.exit_code
-    for check in judged.checks:
-        if check.verdict != "pass":
-            echo(f"  {check.check}: {check.verdict}: {check.reason}")
-    if ended.reason:
-        echo(f"{ended.status}: {ended.reason}")
-    if judged.reason and judged.reason != ended.reason:
-        echo(f"reason: {judged.reason}")
-    for command in ended.manual:
-        echo(f"NOT RESTORED, run by hand: {command}")
-    echo(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}")
-    echo(f"postmortem: {folder / 'postmortem.md'}")
-    return judged.exit_code
+        return Told(judged.exit_code, (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}"))
+    lines = [f"  {c.check}: {c.verdict}: {c.reason}" for c in judged.checks if c.verdict != Verdict.PASS]
+    lines += [f"{ended.status}: {ended.reason}"] if ended.reason else []
+    lines += [f"reason: {judged.reason}"] if judged.reason and ended.reason not in judged.reason else []
+    lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
+    lines.append(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}")
+    lines.append(f"postmortem: {_near(folder / 'postmortem.md')}")
+    return Told(judged.exit_code, tuple(lines))
 
 
-def _unjudged(ended: Ended, folder: Path, error: OSError, echo: Callable[[str], None]) -> int:
+def _unjudged(ended: Ended, folder: Path, error: OSError) -> Told:
     """Say that the run is over but its verdict could not be written, and how to get it later."""
-    echo(f"{ended.status}: {ended.reason}" if ended.reason else ended.status)
-    for command in ended.manual:
-        echo(f"NOT RESTORED, run by hand: {command}")
-    echo(f"restored: {ended.restored}; {folder}: the verdict cannot be written: {error.strerror}")
-    echo(f"free space there, then: drill judge {folder}; drill report {folder}")
-    return errors.EXIT_INCONCLUSIVE if ended.restored is Restored.CLEAN else errors.EXIT_NOT_RESTORED
+    lines = [f"{ended.status}: {ended.reason}" if ended.reason else ended.status]
+    lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
+    lines.append(f"restored: {ended.restored}; {folder}: the verdict cannot be written: {error.strerror}")
+    lines.append(f"free space there, then: drill judge {folder}; drill report {folder}")
+    return Told(
+        errors.EXIT_INCONCLUSIVE if ended.restored is Restored.CLEAN else errors.EXIT_NOT_RESTORED, tuple(lines)
+    )
+
+
+def _near(path: Path) -> Path:
+    """Return the path as seen from here, when it is below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def header(planned: plan.Plan, target: LabTarget, options: Options) -> Json:
