@@ -66,12 +66,13 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> 
     runfolder.prepare(options.reports / "runs")
     lock.refuse_leftovers(LocalHost(), str(lab_dir() / "drill"), spec.name)
     ended: list[Told] = []
-    with lab_for(spec, options, echo) as lab:
+    stop = StopFlag()
+    with _handled(lambda number, _: stop.set(signal.Signals(number).name)), lab_for(spec, options, echo) as lab:
         assert spec.lab is not None
         spec = replace(spec, url=f"{lab.data['entry'][spec.lab.entry]}/v1")
         for one in experiments:
-            ended.append(_run_one(one, spec, lab, options, echo))
-            if ended[-1].code in STOPS_SUITE:
+            ended.append(_run_one(one, spec, lab, options, stop, echo))
+            if ended[-1].code in STOPS_SUITE or stop.reason:
                 break
     for told in ended:  # last, so that it is what stays on the screen
         for line in told.lines:
@@ -161,14 +162,15 @@ def _handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
 # ---- one drill ----------------------------------------------------------------------------------------
 
 
-def _run_one(one: Experiment, spec: TargetSpec, lab: Lab, options: Options, echo: Callable[[str], None]) -> Told:
+def _run_one(
+    one: Experiment, spec: TargetSpec, lab: Lab, options: Options, stop: StopFlag, echo: Callable[[str], None]
+) -> Told:
     run_id = runfolder.new_run_id()
     seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
     planned = make_plan(one, spec, options, run=run_id, seed=seed)
     target = LabTarget(lab, name=spec.name, sla=spec.sla)
     folder = _new_folder(options.reports, one.name, planned)
     echo(f"run {run_id}: {one.title} (seed {seed}), {_near(folder)}")
-    stop = StopFlag()
     view = live.PlainView() if options.plain else live.view(f"drill {one.name}, run {run_id}")
     setting = Setting(
         plan=planned.to_json(),
@@ -181,7 +183,7 @@ def _run_one(one: Experiment, spec: TargetSpec, lab: Lab, options: Options, echo
         load_plan=plan.load_json(planned, records=str((folder / "requests.ndjson").absolute())),
         keep_alive=_now_and_then(target.keep_alive),
     )
-    with _handled(lambda number, _: stop.set(signal.Signals(number).name)), view:
+    with view:
         ended = Drill(setting).go(header(planned, target, options))
     try:
         judged = conclude(folder)
