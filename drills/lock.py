@@ -53,16 +53,14 @@ def take(target: Target, lock: Lock, clock: Clock) -> None:
     """Take the target's lock. Refused when it is held or when an earlier run is not put back."""
     host = target.control_host()
     refuse_leftovers(host, target.state_dir, target.name)
-    if _make(host, target.state_dir, lock):
-        return
-    held = read(host, target.state_dir)
+    text = host.read(_path(target.state_dir)) or ""
+    held = _parse(text)
     if held is not None and not held.dead(clock):
         raise Refused(
             f"target {target.name}: run {held.run} of {held.owner} holds it (pid {held.pid}, since "
             f"{utc(held.taken_wall)}); wait for it, or stop it with `drill stop {held.run}`"
         )
-    _clear(host, target.state_dir, held, lock.run)
-    if not _make(host, target.state_dir, lock):
+    if not _swap(host, target.state_dir, text, json.dumps(asdict(lock)), lock.run):
         raise Refused(f"target {target.name}: another run took the lock at this moment; try again")
 
 
@@ -74,46 +72,44 @@ def refuse_leftovers(host: Host, state_dir: str, target: str) -> None:
 
 def read(host: Host, state_dir: str) -> Lock | None:
     """Return the lock as it is; None when nobody holds it."""
-    return _read(host, _path(state_dir))
+    return _parse(host.read(_path(state_dir)) or "")
 
 
 def release(host: Host, state_dir: str, run: str) -> None:
     """Let the lock go if that run holds it."""
-    held = read(host, state_dir)
+    text = host.read(_path(state_dir)) or ""
+    held = _parse(text)
     if held is not None and held.run == run:
-        host.remove(_path(state_dir))
+        _swap(host, state_dir, text, "", run)
 
 
 def _path(state_dir: str) -> str:
     return f"{state_dir}/lock/lock.json"
 
 
-def _read(host: Host, path: str) -> Lock | None:
-    text = host.read(path)
+def _parse(text: str) -> Lock | None:
     try:
         return Lock(**json.loads(text)) if text else None
     except (ValueError, TypeError):
         return None
 
 
-def _make(host: Host, state_dir: str, lock: Lock) -> bool:
-    """Put the signed lock in place, which only one can: a link to a name that is there already fails."""
-    path = _path(state_dir)
-    signed = f"{path}.{lock.run}"
-    host.write(signed, json.dumps(asdict(lock)))
-    made = host.run(["ln", signed, path], timeout_s=TIMEOUT_S).rc == 0
-    host.remove(signed)
-    return made
+#: $1 the lock's file, $2 its text as it was read, $3 the file that takes its place.
+SWAP = '[ "$(cat "$1" 2>/dev/null)" = "$2" ] && if [ -s "$3" ]; then mv -f "$3" "$1"; else rm -f "$1"; fi'
 
 
-def _clear(host: Host, state_dir: str, dead: Lock | None, run: str) -> None:
-    """Move a dead lock out of the way, and put it back when it turns out to be another one by now."""
+def _swap(host: Host, state_dir: str, before: str, after: str, run: str) -> bool:
+    """Change the lock from one text to another ("": nobody holds it), unless it is another one by now.
+
+    Compared and changed under a lock of the kernel, which ends with whoever holds it.
+    """
     path = _path(state_dir)
-    aside = f"{path}.{run}.dead"
-    if host.run(["mv", path, aside], timeout_s=TIMEOUT_S).rc == 0:
-        if _read(host, aside) != dead:
-            host.run(["ln", aside, path], timeout_s=TIMEOUT_S)
-        host.remove(aside)
+    new = f"{path}.{run}"
+    host.write(new, after)
+    wait = ["flock", "-w", f"{TIMEOUT_S / 2:g}", f"{path}.mutex"]
+    done = host.run([*wait, "sh", "-c", SWAP, "sh", path, before, new], timeout_s=TIMEOUT_S)
+    host.remove(new)
+    return done.rc == 0
 
 
 def _boot_id() -> str:
