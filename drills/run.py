@@ -114,10 +114,8 @@ class Drill:
         self.journal.tell(event, data)
         if event in ("inject.begin", "inject.end", "revert.begin"):
             self.watch.hands_off = event == "inject.begin"
-        if event == "inject.hit":
-            self.s.view.say(f"fault on: {', '.join(data['victims'])}")
-        elif event.startswith("proof."):
-            self.s.view.say(f"{data['fault']}: {'proven' if data['ok'] else 'NOT proven'} {event[6:]}")
+        if text := worth_saying(event, data):
+            self.s.view.say(text)
 
     def note(self, event: str, data: Json) -> None:
         """Write one event down if that is possible; what follows must happen either way."""
@@ -366,3 +364,21 @@ class Drill:
 
     def _probe_broke(self, bug: BaseException) -> None:
         self.broken = bug if isinstance(bug, Exception) else RuntimeError(repr(bug))
+
+
+def worth_saying(event: str, data: Json) -> str | None:
+    """Return the line about an event that a person who watches wants to see, None for most events."""
+    match event:
+        case "inject.hit":
+            return f"fault on: {', '.join(data['victims'])}"
+        case "inject.step" if data["step"] in ("reset.begin", "reset.end", "gate.opened"):
+            return data["step"] + (f" {data['outcome']}" if "outcome" in data else "")
+        case "proof.on" | "proof.off":
+            return f"{data['fault']}: {'proven' if data['ok'] else 'NOT proven'} {event.removeprefix('proof.')}"
+        case "replica" if data.get("change") in ("gone", "started", "ready"):
+            return f"{data['replica']}: {data['change']}"
+        case "alert" if data["source"] == "prometheus" and data["state"] != "pending":
+            return f"alert {data['alert']}: {'over' if data['state'] == 'inactive' else data['state']}"
+        case "notified":
+            return f"alert {data['alert']}: notified, {data['status']}"
+    return None
