@@ -372,7 +372,7 @@ def worth_saying(event: str, data: Json) -> str | None:
         case "inject.hit":
             return f"fault on: {', '.join(data['victims'])}"
         case "inject.step" if data["step"] in ("reset.begin", "reset.end", "gate.opened"):
-            return data["step"] + (f" {data['outcome']}" if "outcome" in data else "")
+            return f"{data['step']} {data.get('outcome', '')}".rstrip()
         case "proof.on" | "proof.off":
             return f"{data['fault']}: {'proven' if data['ok'] else 'NOT proven'} {event.removeprefix('proof.')}"
         case "replica" if data.get("change") in ("gone", "started", "ready"):
