@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from drills import receipts
 from drills.clock import Clock
-from drills.errors import Refused
+from drills.errors import Stopped
 from drills.model import Context, Fault, Json, Observation, Receipt, Replica, Restored, Target
 
 DEADLINE_SLACK_S = 15.0  # the on-target timer fires this long after the planned end of the fault
@@ -45,7 +45,7 @@ class ActiveFaults:
         timer = {"pid": armed["pid"], "start": armed["start"], "deadline_s": deadline_s, "host": host.name}
         self.tell("timer.armed", {"receipt": receipt.id, **timer})
         if self.context.stopping():
-            raise Refused("stopped right before the deed")
+            raise Stopped("right before the deed, nothing was touched")
         self.tell("inject.begin", {"receipt": receipt.id, "fault": fault.name})
         fault.inject(self.target, receipt, self._telling())
         self.tell("inject.end", {"receipt": receipt.id})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, cast
 
 from drills import receipts
-from drills.errors import Refused, UsageError
+from drills.errors import DrillError, Refused, UsageError
 from drills.faults.common import FaultParams, bystanders, how_for, pinned, still_the_one, untouched
 from drills.model import CanDelete, Context, Json, Observation, Receipt, Replica, Restored, Target
 
@@ -68,25 +68,30 @@ class PodKill:
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
-        """Kill each victim, if it is still the one that was aimed at."""
+        """Kill each victim, if all are still those that were aimed at; each is looked at again right before."""
+        now = target.replicas()
+        for victim in receipt.victims:
+            if still_the_one(victim, now) is None:
+                raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was killed")
         for victim in receipt.victims:
             replica = still_the_one(victim, target.replicas())
             if replica is None:
-                raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was killed")
+                raise DrillError(f"{victim['name']}: became another replica during the deed; it was not killed")
             ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [replica.name], "how": self.how})
-            self._kill(target, replica)
-            ctx.tell("inject.step", {"receipt": receipt.id, "step": f"{self.how}.sent", "ok": True})
+            hit = self._kill(target, replica)
+            ctx.tell("inject.step", {"receipt": receipt.id, "step": f"{self.how}.sent", "ok": hit})
+            if not hit:
+                raise DrillError(f"{replica.name}: its processes were gone before the kill")
 
-    def _kill(self, target: Target, replica: Replica) -> None:
+    def _kill(self, target: Target, replica: Replica) -> bool:
         if self.how != "kill-process":
             cast("CanDelete", target).delete_replica(replica, grace_s=GRACE_S if self.how == "delete" else 0.0)
-            return
+            return True
         host = target.host(replica.host)
         # The engine first: an API server killed alone would leave it behind.
-        if replica.engine_pid and replica.engine_start:
-            host.signal(replica.engine_pid, replica.engine_start, "KILL")
-        if replica.pid and replica.pid_start:
-            host.signal(replica.pid, replica.pid_start, "KILL")
+        tree = ((replica.engine_pid, replica.engine_start), (replica.pid, replica.pid_start))
+        hits = [host.signal(pid, start, "KILL") for pid, start in tree if pid and start]
+        return any(hits)
 
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Prove that each victim's processes are gone, and that nobody else's are."""
@@ -94,7 +99,7 @@ class PodKill:
         deadline = ctx.mono() + PROOF_TIMEOUT_S
         while True:
             evidence = [self._seen(target, v) for v in receipt.victims]
-            if all(e["gone"] for e in evidence) or ctx.mono() > deadline:
+            if all(e["gone"] for e in evidence) or ctx.mono() > deadline or ctx.stopping():
                 break
             ctx.sleep(0.1)
         on = all(e["gone"] for e in evidence)

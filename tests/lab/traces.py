@@ -1,0 +1,99 @@
+"""What a drill could leave on a lab, and what it must not change; looked at without the code under test."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from drills.access import holders, procs
+from drills.lab.client import Lab
+from drills.lab.gpu import state as gpu_state
+from drills.model import Json
+
+SETTINGS = ("persistence", "power_limit_w", "mig", "recovery_action")
+IDENTITY = ("uid", "pid", "pid_start", "engine_pid", "engine_start", "restarts")
+DECOY = """
+import sys, time
+from setproctitle import setproctitle
+setproctitle(sys.argv[1])
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def state_dir(lab: Lab) -> Path:
+    """Where drills keep their lock, receipts, notes and markers."""
+    return lab.dir / "drill"
+
+
+def identities(lab: Lab) -> dict[str, tuple[object, ...]]:
+    """Which processes of which incarnation the replicas are now."""
+    return {r["name"]: tuple(r[key] for key in IDENTITY) for r in lab.control().status()["replicas"]}
+
+
+def gpus(lab: Lab) -> list[Json]:
+    """The GPUs as they are now."""
+    found: list[Json] = gpu_state.read(lab.dir / "gpu" / "state.json")["gpus"]
+    return found
+
+
+def settings(lab: Lab) -> dict[str, dict[str, object]]:
+    """The settings of each GPU that a reset may drop."""
+    return {gpu["uuid"]: {key: gpu[key] for key in SETTINGS} for gpu in gpus(lab)}
+
+
+def resets(lab: Lab) -> dict[str, float]:
+    """When each GPU was last reset, on the monotonic clock."""
+    return {gpu["uuid"]: gpu["uptime_start_mono"] for gpu in gpus(lab)}
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Every file below a folder, by content."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def left_behind(lab: Lab) -> list[str]:
+    """Everything of a drill that is still there: files, held gates, processes, engines that belong to nobody."""
+    drill = state_dir(lab)
+    found = [f"file {path.relative_to(drill)}" for path in sorted(drill.rglob("*")) if path.is_file()]
+    found += ["the lock"] if (drill / "lock").exists() else []
+    found += [f"gate {gate.name} is held" for gate in sorted((lab.dir / "gates").glob("*.lock")) if held(gate)]
+    found += [f"process {line}" for line in command_lines() if f"{drill}/" in line]
+    engines, _ = holders.find(str(device) for device in (lab.dir / "gpu" / "dev").iterdir())
+    servers = {r["pid"] for r in lab.control().status()["replicas"]}
+    return found + [f"engine {h['pid']} {h['title']}" for h in engines if not servers & set(h["parents"])]
+
+
+def held(gate: Path) -> bool:
+    """Whether somebody keeps restarts out: a shared lock cannot be had."""
+    with gate.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def command_lines() -> list[str]:
+    """The command lines of all other processes."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [line for pid in pids if pid != os.getpid() and (line := procs.title(pid))]
+
+
+@contextmanager
+def decoy(title: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that looks like a victim in a process list, and is none."""
+    with subprocess.Popen([sys.executable, "-c", DECOY, title], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
