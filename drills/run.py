@@ -373,6 +373,8 @@ def worth_saying(event: str, data: Json) -> str | None:
             return f"fault on: {', '.join(data['victims'])}"
         case "inject.step" if data["step"] in ("reset.begin", "reset.end", "gate.opened"):
             return f"{data['step']} {data.get('outcome', '')}".rstrip()
+        case "proof.off" if not data["held"]:
+            return f"{data['fault']}: {'nothing' if data['ok'] else 'NOT proven that nothing'} of ours is left in place"
         case "proof.on" | "proof.off":
             return f"{data['fault']}: {'proven' if data['ok'] else 'NOT proven'} {event.removeprefix('proof.')}"
         case "replica" if data.get("change") in ("gone", "started", "ready"):
