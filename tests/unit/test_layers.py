@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import drills
+from drills.lab.defects import DEFECTS
 
 PACKAGE = Path(drills.__file__).parent
 #: Judging and reporting work from files alone.
@@ -102,6 +103,13 @@ COMMANDS = ("drills.cli", "drills.__main__", "drills.session")
 def test_only_the_command_line_sees_all() -> None:
     both = [name for name in MODULES if {"drills.run", "drills.verdict"} <= set(imported(name))]
     assert [name for name in both if not inside(name, COMMANDS)] == []
+
+
+def test_only_the_lab_knows_its_defects() -> None:
+    """A check or a report that knows what is wrong would find it in the lab and nowhere else."""
+    knows = {m: [d for d in DEFECTS if d in path.read_text()] for m, path in MODULES.items()}
+    assert {m: found for m, found in knows.items() if found and not inside(m, ("drills.lab",))} == {}
+    assert sorted(knows["drills.lab.defects"]) == sorted(DEFECTS)
 
 
 def test_the_reading_of_imports_sees_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
