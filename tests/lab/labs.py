@@ -19,8 +19,12 @@ T = TypeVar("T")
 
 
 def free_port_base() -> int:
-    """Return a first port from which a whole lab fits, below the ports that the kernel hands out."""
-    for base in random.sample(range(20000, 32000, 200), 60):
+    """Return a first port from which a whole lab fits, below the ports that the kernel hands out.
+
+    Each worker of the test run has a range of its own: two that look at the same moment must not find the same one.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    for base in random.sample(range(20000 + 3000 * worker, 23000 + 3000 * worker, 200), 15):
         if not any(processes.taken(port) for port in LabConfig(port_base=base).all_ports()):
             return base
     raise AssertionError("no 124 free ports in a row")
