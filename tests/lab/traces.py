@@ -62,8 +62,10 @@ def files(folder: Path) -> dict[str, str]:
 def left_behind(lab: Lab) -> list[str]:
     """Everything of a drill that is still there: files, held gates, processes, engines that belong to nobody."""
     drill = state_dir(lab)
-    found = [f"file {path.relative_to(drill)}" for path in sorted(drill.rglob("*")) if path.is_file()]
-    found += ["the lock"] if (drill / "lock").exists() else []
+    kept = {drill / "lock" / "lock.json.mutex"}  # stays, empty, where drills are run
+    found = [
+        f"file {path.relative_to(drill)}" for path in sorted(drill.rglob("*")) if path.is_file() and path not in kept
+    ]
     found += [f"gate {gate.name} is held" for gate in sorted((lab.dir / "gates").glob("*.lock")) if held(gate)]
     found += [f"process {line}" for line in command_lines() if f"{drill}/" in line]
     engines, _ = holders.find(str(device) for device in (lab.dir / "gpu" / "dev").iterdir())
