@@ -120,17 +120,32 @@ def test_paths_that_are_named_are_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_in_shell_blocks_exist(page: Path) -> None:
-    commands = {
-        line.removeprefix("## `drill ").rstrip("`")
-        for line in CLI.read_text().splitlines()
-        if line.startswith("## `drill ")
-    }
+def test_shell_blocks_can_be_read_by_a_shell(page: Path) -> None:
     for block in fences(page, "sh"):
         done = subprocess.run(["sh", "-n"], input=block, text=True, capture_output=True, check=False, timeout=10)
         assert done.returncode == 0, done.stderr
-        for words in re.findall(r"^drill ([a-z]+(?: (?:up|down|status))?)", block, re.MULTILINE):
-            assert words in commands, words
+
+
+def options() -> dict[str, set[str]]:
+    """Return the options of every command, by its words after `drill`."""
+    parts = re.split(r"^## `drill ?(.*)`$", CLI.read_text(), flags=re.MULTILINE)
+    return {
+        name: set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_that_are_named_exist_with_their_options(page: Path) -> None:
+    known, text = options(), page.read_text()
+    lines = [line for block in fences(page, "sh") for line in block.splitlines()]
+    lines += re.findall(r"`(drill [^`\n]+)`", without_fences(text)) if page != CLI else []
+    for line in lines:
+        if line.startswith("drill "):
+            words = line.split("#")[0].split()[1:]
+            name = "" if words[0].startswith("--") else " ".join(words[: 2 if words[0] == "lab" else 1])
+            assert name in known, line
+            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known[name], line
 
 
 # ---- exit codes ----------------------------------------------------------------------------------------
