@@ -139,6 +139,7 @@ def options() -> dict[str, set[str]]:
 def test_commands_that_are_named_exist_with_their_options(page: Path) -> None:
     known, text = options(), page.read_text()
     lines = [line for block in fences(page, "sh") for line in block.splitlines()]
+    lines += re.findall(r"^    (drill .+)$", text, re.MULTILINE)
     lines += re.findall(r"`(drill [^`\n]+)`", without_fences(text)) if page != CLI else []
     for line in lines:
         if line.startswith("drill "):
@@ -146,6 +147,12 @@ def test_commands_that_are_named_exist_with_their_options(page: Path) -> None:
             name = "" if words[0].startswith("--") else " ".join(words[: 2 if words[0] == "lab" else 1])
             assert name in known, line
             assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known[name], line
+
+
+def test_every_make_target_is_documented() -> None:
+    targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = column(sections(ROOT / "CONTRIBUTING.md")["Set-up"])
+    assert [name.removeprefix("make ") for name in named] == targets
 
 
 # ---- exit codes ----------------------------------------------------------------------------------------
