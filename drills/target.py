@@ -13,7 +13,8 @@ from typing import Final
 
 from drills import yamlfile
 from drills.errors import UsageError, nearest
-from drills.model import Bound, Json, Sla
+from drills.lab.config import SLA, LabConfig
+from drills.model import Json, Sla
 from drills.targetfile import (
     Alertmanager,
     Degradation,
@@ -32,11 +33,7 @@ from drills.yamlfile import Document, Key
 DEFAULT_FILE: Final = "drill.yaml"
 LAB: Final = "lab"
 
-#: What the lab promises its users.
-LAB_SLA: Final = Sla(ttft=Bound(0.99, 1.0), e2e=Bound(0.99, 6.0), max_gap=Bound(0.99, 2.0), errors=0.01)
-LAB_REPLICAS: Final = 3
-LAB_MODEL: Final = "lab-chat"
-LAB_FALLBACK: Final = "lab-small"
+_LAB: Final = LabConfig()
 LAB_CACHED: Final = {"header": "x-cache", "value": "hit"}
 #: Scrape 1 s, ramp 1 s, evaluation 1 s, `for: 5s`.
 LAB_ALERT_LATENCY_S: Final = 8.0
@@ -49,9 +46,9 @@ _NOT_LAB = ("endpoint", "kubernetes", "hosts", "router", "degradation", "prometh
 class LabOptions:
     """How the lab is started: where the load enters, an engine's start-up time, the first port."""
 
-    entry: str = "edge"  # edge | router
-    startup_s: float = 15.0
-    port_base: int = 18000
+    entry: str = _LAB.entry  # edge | router
+    startup_s: float = _LAB.startup_s
+    port_base: int = _LAB.port_base
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,8 @@ def lab_target(file: TargetFile | None = None, name: str = LAB, document: Docume
     )
     port = options.port_base + (0 if options.entry == "edge" else 1)
     # Straight at the router nothing degrades: the edge does that.
-    degraded: Json = {"fallback_models": (LAB_FALLBACK,), "cached": LAB_CACHED} if options.entry == "edge" else {}
+    small: Json = {"fallback_models": (_LAB.fallback_model,), "cached": LAB_CACHED}
+    degraded = small if options.entry == "edge" else {}
     limits = file.limits or Limits(environment="lab")
     if "allow_route_faults" not in limits.model_fields_set:
         limits = limits.model_copy(update={"allow_route_faults": True})
@@ -175,17 +173,17 @@ def lab_target(file: TargetFile | None = None, name: str = LAB, document: Docume
         name=name,
         kind=LAB,
         url=f"http://127.0.0.1:{port}/v1",
-        model=LAB_MODEL,
+        model=_LAB.model,
         sla=Sla(
-            ttft=(sla and sla.ttft) or LAB_SLA.ttft,
-            e2e=(sla and sla.e2e) or LAB_SLA.e2e,
-            max_gap=(sla and sla.max_gap) or LAB_SLA.max_gap,
-            errors=LAB_SLA.errors if sla is None or sla.errors is None else sla.errors,
+            ttft=(sla and sla.ttft) or SLA.ttft,
+            e2e=(sla and sla.e2e) or SLA.e2e,
+            max_gap=(sla and sla.max_gap) or SLA.max_gap,
+            errors=SLA.errors if sla is None or sla.errors is None else sla.errors,
         ),
         limits=limits,
         degradation=Degradation.model_validate(degraded),
         alerts_mode=file.alerts.mode,
-        expected_replicas=LAB_REPLICAS,
+        expected_replicas=_LAB.replicas,
         alert_latency_s=LAB_ALERT_LATENCY_S,
         lab=options,
         document=document,

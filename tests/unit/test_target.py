@@ -89,7 +89,7 @@ def test_lab_options(tmp_path: Path) -> None:
     assert spec.lab == target.LabOptions(entry="router", startup_s=3.0, port_base=19000)
     assert spec.url == "http://127.0.0.1:19001/v1"
     assert spec.sla.ttft == Bound(0.95, 0.5)
-    assert spec.sla.e2e == target.LAB_SLA.e2e
+    assert spec.sla.e2e == target.SLA.e2e
     assert spec.degradation.fallback_models == ()  # the edge degrades, and the load goes past it
 
 
