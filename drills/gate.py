@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from drills import model
+from drills import model, windows
 from drills.clock import Clock
 from drills.model import Fault, Json, Replica, Target
 from drills.probes import completion, http
@@ -25,6 +26,9 @@ def refusals(plan: Json, target: Target, replicas: Sequence[Replica], faults: Se
         for need in sorted(fault.needs())
         if not isinstance(target, getattr(model, need))
     ]
+    limits = plan["target"]["limits"]
+    if closed := windows.refusal(datetime.now(UTC), limits["windows"], limits["freeze"]):
+        found.append(closed)
     found += headroom(plan, target, replicas)
     found += firing(target)
     return found

@@ -222,6 +222,7 @@ class Drill:
                 rng(self.plan["seed"], f"victims-{number}"),
                 max_victims=limits["max_victims"],
                 min_healthy=limits["min_healthy"],
+                protect=limits["protect"],
             )
             chosen.append(picked)
             refusals += [] if refusals else fault.preflight(self.target, picked)

@@ -85,9 +85,16 @@ class TargetSpec:
         return frozenset(found)
 
     def require_supported(self) -> None:
-        """Raise UsageError for a kind of target that can be declared but not drilled yet."""
+        """Raise UsageError for what can be declared but not kept yet: a safety that does nothing is none."""
         if self.kind != LAB:
             raise UsageError(f"target '{self.name}': kind {self.kind} is not in this version; use --target {LAB}")
+        unkept = {
+            "limits.stop_if": bool(self.limits.stop_if),
+            "alerts.mode: observe": self.alerts_mode == "observe",
+            "limits.environment: production": self.limits.environment == "production",
+        }
+        for name in (name for name, asked in unkept.items() if asked):
+            raise UsageError(f"target '{self.name}': {name} is not kept in this version; remove it to drill without")
 
     def to_json(self) -> Json:
         """Return the target as plan.json holds it: plain numbers, no secrets."""

@@ -19,17 +19,19 @@ def choose(
     *,
     max_victims: float,
     min_healthy: int,
+    protect: Sequence[str] = (),
 ) -> list[Replica]:
-    """Return the victims among ready primaries.
+    """Return the victims among ready primaries that carry none of the labels `protect` ("tier=critical").
 
     `asked` is a number or a share such as "34%" (of the eligible, rounded down); `max_victims` is a share
     of all primaries (0..1, rounded down, but one victim is possible where min_healthy allows it). Refused
     when nobody is eligible, the share rounds to nobody, or too few healthy ones would be left.
     """
     primaries = [r for r in replicas if r.role == "primary"]
-    eligible = sorted((r for r in primaries if r.ready), key=lambda r: r.name)
+    healthy = [r for r in primaries if r.ready]
+    eligible = sorted((r for r in healthy if not _protected(r, protect)), key=lambda r: r.name)
     if not eligible:
-        states = ", ".join(f"{r.name} {r.state or ('ready' if r.ready else 'not ready')}" for r in primaries)
+        states = ", ".join(f"{r.name} {_why_not(r, protect)}" for r in primaries)
         raise Refused(f"victims: no eligible replica ({states or 'the target has no replica'})")
     count = wanted(asked, len(eligible))
     if count == 0:
@@ -41,10 +43,20 @@ def choose(
     most = max(1, int(max_victims * len(primaries) + 1e-9))
     if count > most:
         raise Refused(f"victims: {count} asked, limits.max_victims allows {most} of {len(primaries)} replicas")
-    left = len(eligible) - count
+    left = len(healthy) - count
     if left < min_healthy:
         raise Refused(f"victims: {left} healthy replicas would be left, limits.min_healthy is {min_healthy}")
     return sorted(random_.sample(eligible, count), key=lambda r: r.name)
+
+
+def _protected(replica: Replica, protect: Sequence[str]) -> bool:
+    return any(f"{key}={value}" in protect for key, value in replica.labels.items())
+
+
+def _why_not(replica: Replica, protect: Sequence[str]) -> str:
+    if _protected(replica, protect):
+        return "protected by limits.protect"
+    return replica.state or ("ready" if replica.ready else "not ready")
 
 
 def wanted(asked: int | str, eligible: int) -> int:

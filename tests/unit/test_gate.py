@@ -18,8 +18,11 @@ REPLICAS = [
 ]
 
 
-def plan(rate: float | None) -> Json:
-    return {"experiment": {"load": {"arrivals": {"kind": "poisson"} if rate is None else {"rate": rate}}}}
+def plan(rate: float | None, **limits: Any) -> Json:
+    return {
+        "target": {"limits": {"windows": [], "freeze": []} | limits},
+        "experiment": {"load": {"arrivals": {"kind": "poisson"} if rate is None else {"rate": rate}}},
+    }
 
 
 def target(capacity: float | None, **more: Any) -> Target:
@@ -55,3 +58,8 @@ def test_alerts_that_cannot_be_read_refuse() -> None:
     unreachable = cast("Target", SimpleNamespace(prometheus="http://127.0.0.1:9"))
     [found] = gate.firing(unreachable)
     assert "cannot be read" in found
+
+
+def test_a_frozen_day_refuses() -> None:
+    [found] = gate.refusals(plan(1.0, freeze=["2000-01-01..2999-12-31"]), target(12.0), REPLICAS, [])
+    assert "is frozen" in found

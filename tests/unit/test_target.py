@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from drills import target, windows
 from drills.errors import EXIT_USAGE, FileProblem, UsageError
+from drills.lab.config import SLA
 from drills.model import Bound
 from drills.targetfile import Secret
 
@@ -89,7 +90,7 @@ def test_lab_options(tmp_path: Path) -> None:
     assert spec.lab == target.LabOptions(entry="router", startup_s=3.0, port_base=19000)
     assert spec.url == "http://127.0.0.1:19001/v1"
     assert spec.sla.ttft == Bound(0.95, 0.5)
-    assert spec.sla.e2e == target.SLA.e2e
+    assert spec.sla.e2e == SLA.e2e
     assert spec.degradation.fallback_models == ()  # the edge degrades, and the load goes past it
 
 
@@ -377,3 +378,11 @@ def test_any_text_is_a_window_or_one_line(text: str) -> None:
         except ValueError as exc:
             message = str(exc)
         assert message.isprintable()
+
+
+@pytest.mark.parametrize("line", ["limits: {stop_if: ['up == 0']}", "alerts: {mode: observe}"])
+def test_a_safety_that_nothing_keeps_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "drill.yaml"
+    path.write_text(f"targets:\n  lab:\n    kind: lab\n    {line}\n")
+    with pytest.raises(UsageError, match="is not kept in this version"):
+        target.load_target(None, path).require_supported()

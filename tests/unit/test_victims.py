@@ -54,3 +54,15 @@ def test_refused(replicas: list[Replica], asked: int | str, limits: dict[str, in
 @given(st.integers(1, 100), st.integers(0, 200))
 def test_a_share_rounds_down(percent: int, eligible: int) -> None:
     assert wanted(f"{percent}%", eligible) == eligible * percent // 100
+
+
+def test_a_protected_replica_is_healthy_and_never_a_victim() -> None:
+    replicas = [replica(0), replica(1)]
+    replicas[0] = Replica(**{**replicas[0].__dict__, "labels": {"tier": "critical"}})
+    choices = {
+        choose(replicas, 1, random.Random(seed), max_victims=0.5, min_healthy=1, protect=["tier=critical"])[0].name
+        for seed in range(20)
+    }
+    assert choices == {"r1"}
+    with pytest.raises(Refused, match="r0 protected"):
+        choose(replicas[:1], 1, random.Random(1), max_victims=1, min_healthy=0, protect=["tier=critical"])
