@@ -1,23 +1,28 @@
 """`drill recover`: put back what a run that was cut short left behind. May be repeated.
 
-It works from the receipts that lie on the target; where the run's journal is at hand it is continued.
+It works from the receipts that lie on the target, and from the run's journal where that is at hand: the journal
+is continued, and what it tells of and the target does not know any more is undone as well.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from drills import active, lock, receipts
+from drills.access import holders
+from drills.access.local import TEMPORARY
 from drills.clock import Clock
-from drills.errors import Refused
+from drills.errors import DrillError, Refused
 from drills.faults import for_receipt
 from drills.journal import Journal, read
-from drills.model import Context, Fault, Host, Json, Receipt, Restored, Target
+from drills.model import Context, Event, Fault, Host, Json, Receipt, Restored, Target
 from drills.receipts import Outstanding
 
-FINISHED = frozenset({"end"})
+#: Of a file that is being written: pid and start of its writer.
+WRITER = re.compile(re.escape(TEMPORARY) + "([0-9]+)-([0-9]+)-")
 
 
 @dataclass
@@ -47,14 +52,35 @@ def recover(
     if held is not None and run in (None, held.run) and not held.dead(clock) and held.pid != os.getpid():
         raise Refused(f"run {held.run} is alive (pid {held.pid}); stop it with `drill stop {held.run}`")
     done = Recovered()
-    for left in reversed(outstanding(host, state_dir, run)):
+    there = outstanding(host, state_dir, run)
+    cut_short = run or (held.run if held else None)
+    lost = _journalled(folders.get(cut_short), [o.receipt.id for o in there]) if cut_short else []
+    for left in reversed([*there, *lost]):
         _undo(left, host, state_dir, target, folders.get(left.receipt.run), clock, done)
-    if held is not None and run in (None, held.run) and done.restored is Restored.CLEAN:
-        lock.release(host, state_dir, held.run)
-        done.lines.append(f"lock of run {held.run} released")
-        folders = folders | {held.run: Path(held.folder)}
-        _close_journal(held.run, folders.get(held.run), done)
+    if done.restored is Restored.CLEAN:
+        if held is not None and run in (None, held.run):
+            lock.release(host, state_dir, held.run)
+            done.lines.append(f"lock of run {held.run} released")
+        for name, folder in folders.items():
+            if run in (None, name):
+                _close_journal(name, folder, done)
+    _sweep(host, state_dir)
     return done
+
+
+def _journalled(folder: Path | None, known: list[str]) -> list[Outstanding]:
+    """Return the receipts that a journal tells of, which are neither known nor put back."""
+    events = _events(folder) if folder else []
+    put_back = {e.data["receipt"] for e in events if e.event == "revert.end" and e.data["restored"] == Restored.CLEAN}
+    told = (receipts.from_json(e.data["receipt"]) for e in events if e.event == "receipt")
+    return [Outstanding(receipt, {}) for receipt in told if receipt.id not in {*known, *put_back}]
+
+
+def _events(folder: Path) -> list[Event]:
+    try:
+        return read(folder / "journal.jsonl")
+    except DrillError:  # damaged, or never begun
+        return []
 
 
 def _undo(
@@ -66,29 +92,28 @@ def _undo(
     clock: Clock,
     done: Recovered,
 ) -> None:
-    receipt = left.receipt
-    journal = Journal(folder / "journal.jsonl") if folder and folder.is_dir() else None
-
-    def tell(event: str, data: Json) -> None:
-        if journal is not None:
-            journal.tell(event, data)
-
-    tell("revert.begin", {"receipt": receipt.id, "by": "recover", "timer": left.timer})
-    if target is None:
-        restored, manual = receipts.undo(host, state_dir, receipt)
-        why = "the target is gone"
-    else:
-        fault = for_receipt(receipt, target.kind)
-        context = Context(tell, clock.sleep, clock.mono, lambda: False)
-        restored, why = active.revert(fault, target, receipt, context)
-        manual = [receipts.manual(step) for step in receipt.undo]
-        tell("proof.off", _proof(fault, target, receipt, context))
-    clean = restored is Restored.CLEAN and receipts.disarm(host, state_dir, receipt)
+    """Undo one receipt; whatever goes wrong with it does not stop the others."""
+    receipt, notes = left.receipt, _Notes(folder, done)
+    notes.tell("revert.begin", {"receipt": receipt.id, "by": "recover", "timer": left.timer})
+    context = Context(notes.tell, clock.sleep, clock.mono, lambda: False)
+    fault = _fault_of(receipt, target)
+    try:
+        if target is None or fault is None:
+            restored, manual = receipts.undo(host, state_dir, receipt)
+            why = "" if restored is Restored.CLEAN else "an undo step failed"
+        else:
+            restored, why = active.revert(fault, target, receipt, context)
+            manual = [receipts.manual(step) for step in receipt.undo]
+            notes.tell("proof.off", _proof(fault, target, receipt, context))
+        clean = restored is Restored.CLEAN
+        if clean and not receipts.disarm(host, state_dir, receipt):
+            clean, why = False, "its on-target timer could not be ended"
+    except Exception as error:
+        clean, why, manual = False, f"{type(error).__name__}: {error}", [receipts.manual(s) for s in receipt.undo]
     restored = Restored.CLEAN if clean else Restored.DIRTY
     outcome = {"restored": restored.value, "manual": [] if clean else manual, "by": "recover", "reason": why}
-    tell("revert.end", {"receipt": receipt.id, **outcome})
-    if journal is not None:
-        journal.close()
+    notes.tell("revert.end", {"receipt": receipt.id, **outcome})
+    notes.close()
     names = ", ".join(str(v["name"]) for v in receipt.victims)
     done.lines.append(
         f"run {receipt.run}: {receipt.fault} on {names}: {'put back' if clean else 'NOT put back: ' + why}"
@@ -96,6 +121,45 @@ def _undo(
     if not clean:
         done.restored = Restored.DIRTY
         done.manual += manual
+
+
+def _fault_of(receipt: Receipt, target: Target | None) -> Fault | None:
+    """Return the fault that wrote the receipt; None for one of another version, whose undo steps are enough."""
+    try:
+        return for_receipt(receipt, target.kind) if target else None
+    except Exception:
+        return None
+
+
+class _Notes:
+    """The run's journal, where it can be continued: a full disk may cost a line, never a revert."""
+
+    def __init__(self, folder: Path | None, done: Recovered) -> None:
+        self._journal: Journal | None = None
+        self._done = done
+        try:
+            if folder is not None and folder.is_dir():
+                self._journal = Journal(folder / "journal.jsonl")
+        except DrillError as error:
+            self._give_up(error)
+
+    def tell(self, event: str, data: Json) -> None:
+        try:
+            if self._journal is not None:
+                self._journal.tell(event, data)
+        except DrillError as error:
+            self.close()
+            self._give_up(error)
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = None
+
+    def _give_up(self, error: DrillError) -> None:
+        line = f"not written down: {error}"
+        if line not in self._done.lines:
+            self._done.lines.append(line)
 
 
 def _proof(fault: Fault, target: Target, receipt: Receipt, context: Context) -> Json:
@@ -108,15 +172,27 @@ def _proof(fault: Fault, target: Target, receipt: Receipt, context: Context) -> 
     return proof | {"ok": off, "evidence": list(seen.evidence), "bystanders_ok": seen.bystanders_ok}
 
 
-def _close_journal(run: str, folder: Path | None, done: Recovered) -> None:
-    """Say in the journal of a run that was cut short that it ended here."""
-    if folder is None or not (folder / "journal.jsonl").is_file():
+def _close_journal(run: str, folder: Path, done: Recovered) -> None:
+    """Say in the journal of a run that was cut short that it ended here; not while something is still open."""
+    events = _events(folder)
+    if not events or any(event.event == "end" for event in events) or _journalled(folder, []):
         return
-    if any(event.event in FINISHED for event in read(folder / "journal.jsonl")):
+    if holders.find([str(folder / "journal.jsonl")])[0]:  # of a run that lives, on another target
         return
-    journal = Journal(folder / "journal.jsonl")
-    journal.tell("lock.released", {"by": "recover"})
-    journal.tell("end", {"status": "crashed", "reason": "the driver was cut short; put back by drill recover"})
-    journal.close()
+    notes = _Notes(folder, done)
+    notes.tell("lock.released", {"by": "recover"})
+    deeds = any(event.event == "receipt" for event in events)
+    what = "put back by drill recover" if deeds else "nothing was to be put back"
+    notes.tell("end", {"status": "crashed", "reason": f"the driver was cut short; {what}"})
+    notes.close()
     done.folders.append(folder)
     done.lines.append(f"run {run}: journal closed")
+
+
+def _sweep(host: Host, state_dir: str) -> None:
+    """Remove files that were being written when their writer died."""
+    for folder in (state_dir, *(f"{state_dir}/{name}" for name in host.list(state_dir))):
+        for name in host.list(folder):
+            writer = WRITER.match(name)
+            if writer and not host.alive(int(writer[1]), int(writer[2])):
+                host.remove(f"{folder}/{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import secrets
 import shlex
@@ -17,6 +18,7 @@ from typing import Any
 
 import drills
 from drills import errors, live, lock, plan, report, runfolder, verdict
+from drills.access import procs
 from drills.access.local import LocalHost
 from drills.clock import Clock
 from drills.errors import Refused
@@ -123,12 +125,24 @@ def lab_for(spec: TargetSpec, options: Options, echo: Callable[[str], None]) -> 
         yield found
         return
     with interruptible():
-        lab = manage.up(lab_config(spec, options), owner=f"run:{secrets.token_hex(4)}", echo=echo)
+        lab = manage.up(lab_config(spec, options), owner=run_owner(os.getpid()), echo=echo)
     try:
         yield lab
     finally:
         manage.down(lab.dir)
         echo("lab: down")
+
+
+def run_owner(pid: int) -> str:
+    """Return the owner of a lab that this process starts for its drills."""
+    return f"run:{pid}-{procs.start(pid)}"
+
+
+def orphaned(lab: Lab) -> bool:
+    """Whether a run started the lab and is gone: it will not take it down any more."""
+    kind, _, process = str(lab.data.get("owner", "")).partition(":")
+    pid, _, start = process.partition("-")
+    return kind == "run" and not (pid.isdigit() and start.isdigit() and procs.alive(int(pid), int(start)))
 
 
 def lab_config(spec: TargetSpec, options: Options) -> LabConfig:

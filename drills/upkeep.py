@@ -15,6 +15,7 @@ from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, UsageError
 from drills.journal import read
 from drills.lab import config, manage
 from drills.lab.target import LabTarget
+from drills.model import Restored
 from drills.target import load_target
 
 Say = Callable[[str], None]
@@ -58,18 +59,26 @@ def recover(run: str | None, target: str | None, targets: Path | None, reports: 
     for line in done.lines:
         say(line)
     for folder in done.folders:
-        session.conclude(folder)
-        say(f"postmortem: {folder / 'postmortem.md'}")
+        _conclude(folder, say)
     for command in done.manual:
         say(f"NOT RESTORED, run by hand: {command}")
-    if done.manual:
+    if done.restored is not Restored.CLEAN:
         return EXIT_NOT_RESTORED
-    if lab is not None and str(lab.data.get("owner", "")).startswith("run:") and not _busy(state_dir):
+    if lab is not None and session.orphaned(lab) and not _busy(state_dir):
         manage.down(lab.dir)
         say("lab: down (a run that was cut short had started it)")
     elif not done.lines:
         say("nothing to put back")
     return EXIT_PASS
+
+
+def _conclude(folder: Path, say: Say) -> None:
+    """Judge and report the run that was cut short; that it cannot be done now undoes nothing."""
+    try:
+        session.conclude(folder)
+        say(f"postmortem: {folder / 'postmortem.md'}")
+    except (OSError, DrillError) as error:
+        say(f"{folder}: the verdict cannot be written: {error}; later: drill judge {folder}; drill report {folder}")
 
 
 def stop(run: str, target: str | None, targets: Path | None) -> str:

@@ -6,7 +6,8 @@ It first waits for a reset that is still under way (it never ends one, never sta
 while it carries what the reset made of it: persistence off, power limit at the default. BASE.* are the notes of
 the reset; they are removed at the end unless --keep. BASE.human says that a person has to look at the GPU first:
 then the settings are put back and the status is 1 until that file is gone. So it is, without that file, after a
-reset that ended without a status, or with one other than 0 that no driver has judged. Standard library only.
+reset that was started and ended without a status, or with one other than 0 that no driver has judged. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -78,11 +79,13 @@ def _under_way(base: str, *, patient: bool) -> bool:
 
 def _nothing_open(base: str, *, keep: bool) -> None:
     """Raise when a person has to look, or when the driver died before it could judge a reset that went wrong."""
-    human, status = Path(f"{base}.human"), Path(f"{base}.rc")
+    human, status, runner = Path(f"{base}.human"), Path(f"{base}.rc"), Path(f"{base}.pid")
     if human.exists():
         raise Problem(f"{human.read_text().strip()}; when it is well: rm {human}, then `drill recover`")
     if keep or not Path(f"{base}.begun").exists() or Path(f"{base}.seen").exists():
         return
+    if not status.exists() and not runner.exists():
+        return  # its driver died before it could start it
     if not status.exists():
         raise Problem(f"its reset ended without a status; look at it; when it is well: rm {base}.begun")
     if (code := status.read_text().split()[0]) != "0":

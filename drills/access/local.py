@@ -12,6 +12,9 @@ from pathlib import Path
 from drills.access import procs
 from drills.model import Completed
 
+#: Begins the name of a file that is being written, followed by pid and start of its writer.
+TEMPORARY = ".new-"
+
 
 class LocalHost:
     """Commands, files and signals on this machine."""
@@ -62,7 +65,7 @@ class LocalHost:
         """Write a file in one step: temporary file, fsync, rename, fsync of the folder."""
         folder = Path(path).parent
         folder.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+        fd, temporary = tempfile.mkstemp(dir=folder, prefix=f"{TEMPORARY}{os.getpid()}-{procs.start(os.getpid())}-")
         try:
             with os.fdopen(fd, "w") as out:
                 out.write(text)

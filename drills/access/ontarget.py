@@ -71,7 +71,7 @@ def undo(spec: Path) -> Json:
     receipt = _receipt(spec)
     steps = _carry_out(receipt["undo"])
     if receipt["holds"]:
-        steps.append(_release(spec))
+        steps.append(_release(spec, stuck_dies=all(s["ok"] for s in steps)))
     return {"ok": all(s["ok"] for s in steps), "steps": steps}
 
 
@@ -81,7 +81,7 @@ def disarm(spec: Path) -> Json:
     state = _read(_state_file(spec))
     ok = True
     if state and procs.signal(state["pid"], state["start"], signal.SIGUSR1):
-        ok = _gone(state["pid"], state["start"], RELEASE_TIMEOUT_S)
+        ok = _gone(state["pid"], state["start"], RELEASE_TIMEOUT_S) or _kill(state["pid"], state["start"])
     _disarm_file(spec).unlink(missing_ok=True)
     return {"ok": ok, "state": "disarmed" if ok else "still running", "pid": state and state["pid"]}
 
@@ -162,8 +162,8 @@ def _let_go(locks: list[int]) -> None:
         os.close(locks.pop())
 
 
-def _release(spec: Path) -> Json:
-    """Have the timer let go of its locks; a timer that is gone holds none."""
+def _release(spec: Path, *, stuck_dies: bool) -> Json:
+    """Have the timer let go of its locks; a timer that is gone holds none, so one that is stuck may be killed."""
     step = {"do": "release", "ok": True}
     state = _read(_state_file(spec))
     if not state or not procs.signal(state["pid"], state["start"], signal.SIGUSR2):
@@ -174,6 +174,8 @@ def _release(spec: Path) -> Json:
         if now.get("state") != "armed" or not procs.alive(state["pid"], state["start"]):
             return step
         time.sleep(0.02)
+    if stuck_dies and _kill(state["pid"], state["start"]):
+        return step
     return {**step, "ok": False, "error": f"timer {state['pid']} still holds its locks"}
 
 
@@ -254,6 +256,12 @@ def _write(path: Path, value: Json) -> None:
         out.flush()
         os.fsync(out.fileno())
     new.replace(path)
+
+
+def _kill(pid: int, start: int) -> bool:
+    """Kill a timer of ours that does not listen, a stopped one for example; what it was for is done."""
+    procs.signal(pid, start, signal.SIGKILL)
+    return _gone(pid, start, RELEASE_TIMEOUT_S)
 
 
 def _gone(pid: int, start: int, timeout_s: float) -> bool:

@@ -19,8 +19,10 @@ COMMAND_TIMEOUT_S = 10.0
 START_S = 5.0  # between the note that a reset begins and its process
 RESTORE_TIMEOUT_S = 150  # longer than a reset may take
 
+#: Nothing runs before its note is there, nor after an undo has taken the notes away.
 RUN_RESET = """
-printf '%s %s %s\\n' "$$" "$(cut -d' ' -f22 /proc/$$/stat)" "$(cut -d' ' -f1 /proc/uptime)" > "$0.pid"
+printf '%s %s %s\\n' "$$" "$(cut -d' ' -f22 /proc/$$/stat)" "$(cut -d' ' -f1 /proc/uptime)" > "$0.pid" || exit
+[ -e "$0.begun" ] || exec rm "$0.pid"
 "$@"
 rc=$?
 printf '%s %s\\n' "$rc" "$(cut -d' ' -f1 /proc/uptime)" > "$0.rc.new" && mv "$0.rc.new" "$0.rc"

@@ -15,7 +15,7 @@ import pytest
 
 from drills import receipts
 from drills.errors import Stopped
-from drills.faults import for_receipt, gpu_reset
+from drills.faults import for_receipt, gpu_notes, gpu_reset
 from drills.lab.gpu import state
 from drills.model import Context, Receipt, Restored
 from drills.probes import gpu_host
@@ -143,6 +143,25 @@ def test_recover_waits_for_a_reset_under_way_and_does_not_repeat_it(on: Bench) -
     assert (uptime_s(on) < 60, on.gpu(0)["power_limit_w"]) == (True, 500.0)
     assert recover(on, receipt) is Restored.CLEAN
     assert on.gpu(0)["uptime_start_mono"] == since
+
+
+def test_a_reset_that_was_noted_and_never_started_is_nothing_to_look_at(
+    on: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver died between the note and the process."""
+    monkeypatch.setattr(gpu_notes, "START_S", 0.1)
+    receipt = drilled(on).arm()
+    [base] = receipt.prior["bases"].values()
+    on.host("local").write(f"{base}.begun", receipt.id)
+    assert recover(on, receipt) is Restored.CLEAN
+    assert uptime_s(on) > 80000
+    assert list((Path(on.state_dir) / "gpu-reset").glob("*")) == []
+
+
+def test_a_reset_that_comes_up_after_the_undo_does_not_begin(on: Bench) -> None:
+    base = on.folder / "late"
+    subprocess.run(["/bin/sh", "-c", gpu_notes.RUN_RESET, str(base), "touch", f"{base}.ran"], check=True)
+    assert list(on.folder.glob("late*")) == []
 
 
 def test_a_bad_end_that_no_driver_saw_is_not_called_put_back(on: Bench) -> None:

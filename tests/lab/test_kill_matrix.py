@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import secrets
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from drills.clock import rng
 from drills.lab.client import Control, Lab
 from drills.lab.gpu import state as gpu_state
 from drills.probes.prometheus import Prometheus
@@ -26,7 +26,9 @@ from tests.lab.drilling import Driller, events, eventually
 pytestmark = pytest.mark.lab
 POLL_S = 0.01
 REACH_S = 60.0
-SEED = int(os.environ.get("SEED") or secrets.randbelow(10_000))
+#: The workers of one test run must draw the same points.
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(4))
+SEED = int(os.environ.get("SEED") or rng(0, RUN).randrange(10_000))
 
 EXPERIMENT = """
 drill: 1
@@ -66,7 +68,7 @@ def points() -> list[tuple[str, str]]:
     every = [[(fault, at) for at in (*COMMON, *steps)] for fault, steps in STEPS.items()]
     if os.environ.get("FULL"):
         return [point for of_fault in every for point in of_fault]
-    drawn = random.Random(SEED)
+    drawn = rng(SEED, "points")
     return [drawn.choice(of_fault) for of_fault in every]
 
 
