@@ -44,6 +44,8 @@ def test_up_status_and_down(drill: Driller, tmp_path: Path) -> None:
     ]
     nothing = drill("recover", *reports)
     assert (nothing.code, nothing.out.strip()) == (0, "nothing to put back")
+    unknown = drill("recover", "00000000", *reports)
+    assert (unknown.code, "run 00000000: not known here" in one_line(unknown.err)) == (64, True)
 
     up = drill("lab", "up", "--port-base", base, "--startup", "1s")
     assert up.code == 0, up.out + up.err
@@ -73,10 +75,13 @@ def test_up_status_and_down(drill: Driller, tmp_path: Path) -> None:
 
 def test_a_lab_that_a_killed_run_had_started_lives_until_recover(drill: Driller, tmp_path: Path) -> None:
     process = drill.start("short-noop", "--startup", "1s")
-    folder = drill.until("proof.on", process, None)
+    folder = drill.until("phase", process, None)
+    run = folder.name.rsplit("-", 1)[1]
+    too_early = drill("recover", "--reports", str(drill.reports))
+    assert (too_early.code, f"run {run} is alive" in one_line(too_early.err)) == (3, True)
+    drill.until("proof.on", process, None)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=10)
-    run = folder.name.rsplit("-", 1)[1]
     lab = manage.find(tmp_path / "lab")
     assert lab is not None, "the lab died with its driver"
     assert labs.all_ready(lab.control())
