@@ -33,7 +33,9 @@ SEED = int(os.environ.get("SEED") or rng(0, RUN).randrange(10_000))
 # An e2e SLA of 1 s: the baseline has to be longer than it.
 TARGETS = "targets:\n  quick: {kind: lab, sla: {e2e: {p99: 1s}}}\n"
 
+BEFORE = ("header", "lock.taken", "gate", "load.started", "phase")
 COMMON = ("receipt", "timer.armed", "inject.begin", "inject.hit", "inject.end", "proof.on", "revert.begin")
+AFTER = ("timer.disarmed", "revert.end")
 STEPS = {
     "noop": ("marker.written",),
     "pod-kill": ("delete.sent",),
@@ -51,7 +53,8 @@ STEPS = {
 
 def points() -> list[tuple[str, str]]:
     """Return the (fault, event or step) to die at."""
-    every = [[(fault, at) for at in (*COMMON, *steps)] for fault, steps in STEPS.items()]
+    every = [[(fault, at) for at in (*COMMON, *steps, *AFTER)] for fault, steps in STEPS.items()]
+    every[0] += [("noop", at) for at in BEFORE]  # where all drills are alike
     if os.environ.get("FULL"):
         return [point for of_fault in every for point in of_fault]
     drawn = rng(SEED, "points")
@@ -107,7 +110,8 @@ def test_a_driver_that_dies_leaves_what_recover_puts_back(
     print(f"seed {SEED}")
     settings, before = traces.settings(lab), traces.identities(lab)
     folder = kill_at(drill, start(drill, fault, tmp_path), at)
-    [receipt] = [event["data"]["receipt"] for event in events(folder, "receipt")]
+    told = [event["data"]["receipt"] for event in events(folder, "receipt")]
+    victims = {victim["name"] for receipt in told for victim in receipt["victims"]}
 
     first = drill("recover", "--reports", str(drill.reports))
     assert first.code == 0, first.out + first.err
@@ -118,7 +122,6 @@ def test_a_driver_that_dies_leaves_what_recover_puts_back(
     assert traces.settings(lab) == settings
     eventually(lambda: not [line for line in traces.command_lines() if str(folder) in line], 10)
     labs.eventually(lambda: labs.all_ready(control), 30)
-    victims = {victim["name"] for victim in receipt["victims"]}
     now = traces.identities(lab)
     assert {name for name in now if now[name] != before[name]} <= (victims if fault != "noop" else set())
     verdict = json.loads((folder / "verdict.json").read_text())
