@@ -62,8 +62,8 @@ def recover(
             lock.release(host, state_dir, held.run)
             done.lines.append(f"lock of run {held.run} released")
         for name, folder in folders.items():
-            if run in (None, name):
-                _close_journal(name, folder, done)
+            if run in (None, name) and _close_journal(name, folder, done):
+                host.remove(f"{state_dir}/lock/lock.json.{name}")  # of a driver that died while it took the lock
     _sweep(host, state_dir)
     return done
 
@@ -172,13 +172,13 @@ def _proof(fault: Fault, target: Target, receipt: Receipt, context: Context) -> 
     return proof | {"ok": off, "evidence": list(seen.evidence), "bystanders_ok": seen.bystanders_ok}
 
 
-def _close_journal(run: str, folder: Path, done: Recovered) -> None:
+def _close_journal(run: str, folder: Path, done: Recovered) -> bool:
     """Say in the journal of a run that was cut short that it ended here; not while something is still open."""
     events = _events(folder)
     if not events or any(event.event == "end" for event in events) or _journalled(folder, []):
-        return
+        return False
     if holders.find([str(folder / "journal.jsonl")])[0]:  # of a run that lives, on another target
-        return
+        return False
     notes = _Notes(folder, done)
     notes.tell("lock.released", {"by": "recover"})
     deeds = any(event.event == "receipt" for event in events)
@@ -187,6 +187,7 @@ def _close_journal(run: str, folder: Path, done: Recovered) -> None:
     notes.close()
     done.folders.append(folder)
     done.lines.append(f"run {run}: journal closed")
+    return True
 
 
 def _sweep(host: Host, state_dir: str) -> None:

@@ -185,7 +185,12 @@ def test_a_journal_that_cannot_be_written_costs_no_undo(tmp_path: Path, state: P
 
 def test_a_run_cut_short_before_it_touched_anything_is_closed(tmp_path: Path, state: Path) -> None:
     folder = run_folder(tmp_path)
+    half_taken, another = (state / "lock" / f"lock.json.{run}" for run in (RUN, "another"))
+    half_taken.parent.mkdir()
+    half_taken.touch()
+    another.touch()
     assert recover(state, folders={RUN: folder}).lines == [f"run {RUN}: journal closed"]
+    assert (half_taken.exists(), another.exists()) == (False, True)
     assert ended(folder) == [
         {"status": "crashed", "reason": "the driver was cut short; nothing was to be put back"},
     ]
