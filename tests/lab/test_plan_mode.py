@@ -54,7 +54,7 @@ def test_a_plan_changes_nothing_and_says_on_every_line_that_it_is_one(
     def now() -> Any:
         drill = traces.files(traces.state_dir(lab))
         gpu = traces.settings(lab), traces.resets(lab)
-        return control.status(), labs.last_event(control), control.notifications(), drill, gpu
+        return control.status(), labs.last_event(control), drill, gpu
 
     before = now()
     ran = Driller(lab.dir, tmp_path / "reports", lab.data["port_base"])("plan", name, cwd=tmp_path)
