@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -143,6 +144,7 @@ def _settings_worth_restoring(lab: Lab, control: Control, monkeypatch: pytest.Mo
     for one in receipts.outstanding(HOST, str(traces.state_dir(lab))):  # of a test that failed
         receipts.undo(HOST, str(traces.state_dir(lab)), one.receipt)
         receipts.disarm(HOST, str(traces.state_dir(lab)), one.receipt)
+    shutil.rmtree(traces.state_dir(lab), ignore_errors=True)
     _limit(lab, 700.0)
     assert (after, left) == (before, [])
 
