@@ -53,6 +53,15 @@ class ActiveFaults:
         if not fault.held:
             self._revert(fault, receipt)
 
+    def lost_timer(self) -> str | None:
+        """Return which fault's timer does not watch any more, None when all do."""
+        for fault, receipt in self.on:
+            left = receipts.outstanding(self.target.host(receipt.host), self.target.state_dir)
+            mine = next((o.timer_state for o in left if o.receipt.id == receipt.id), "none")
+            if mine not in ("armed", "released"):
+                return f"{fault.name}: the on-target timer is {mine}"
+        return None
+
     def revert_all(self) -> None:
         """Newest first; one that fails does not stop the others."""
         for fault, receipt in reversed(list(self.on)):

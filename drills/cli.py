@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from drills import __version__, errors
+from drills import __version__, errors, output, signals
 
 EXIT_CODES = """Exit codes: 0 pass · 1 fail · 2 inconclusive · 3 refused before anything was touched · 4 stopped by a
 guard or a signal, put back · 5 NOT restored (outranks all) · 64 bad command line or file · 70 our bug.
@@ -178,11 +178,11 @@ def lab_up(defect: Defect = None, port_base: PortBase = None, startup: Startup =
 
 
 @lab_app.command("down")
-def lab_down() -> int:
+def lab_down(force: Annotated[bool, typer.Option("--force", help="Also while a run drills it.")] = False) -> int:
     """Take the lab down."""
-    from drills.lab import manage
+    from drills import upkeep
 
-    _say("lab: down" if manage.down() else "lab: none was up")
+    _say(upkeep.lab_down(force=force))
     return 0
 
 
@@ -207,8 +207,10 @@ def top(version: Annotated[bool, typer.Option("--version", help="Show the versio
 
 def main() -> None:
     """Run the command line; every outcome has its exit code, and no traceback reaches the user."""
+    output.protect()
     try:
-        code: Any = app(standalone_mode=False)
+        with signals.interrupting("before anything was touched"):
+            code: Any = app(standalone_mode=False)
     except typer.Exit as done:
         code = done.exit_code
     except typer.exceptions.TyperException as error:
@@ -219,8 +221,6 @@ def main() -> None:
         code = _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
         code = _complain("stopped before anything was touched", errors.EXIT_STOPPED)
-    except BrokenPipeError:
-        code = errors.EXIT_STOPPED
     except OSError as error:
         code = _complain(f"{error.filename or 'the system'}: {error.strerror or error}", errors.EXIT_REFUSED)
     except Exception as bug:

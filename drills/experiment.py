@@ -122,10 +122,17 @@ class ReadyReplicas(Params):
 GUARDS: Mapping[str, type[BaseModel]] = {"error_ratio": ErrorRatio, "ready_replicas": ReadyReplicas}
 
 
+def _format(value: Any) -> Any:
+    """Take the number 1 only: `true` and `1.0` are equal to it, and mean something else."""
+    if type(value) is not int:
+        raise ValueError("the file format is the number 1")
+    return value
+
+
 class ExperimentFile(Params):
     """One hypothesis and how it is tried."""
 
-    drill: Literal[1]
+    drill: Annotated[Literal[1], BeforeValidator(_format)]
     name: Slug
     title: Line
     hypothesis: Line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from drills.model import Json
@@ -132,10 +133,41 @@ def _style(cell: str) -> str:
     return "bold red" if cell.startswith("fault ON") else ""
 
 
-def view(title: str) -> PlainView | LiveView:
+def view(title: str, *, plain: bool) -> Harmless:
     """Return the view that suits standard output."""
-    if not sys.stdout.isatty():
-        return PlainView()
+    if plain or not sys.stdout.isatty():
+        return Harmless(PlainView())
     from rich.console import Console
 
-    return LiveView(title, Console())
+    return Harmless(LiveView(title, Console()))
+
+
+class Harmless:
+    """A view whose failure changes no drill."""
+
+    def __init__(self, inner: PlainView | LiveView) -> None:
+        self.inner = inner
+
+    def __enter__(self) -> Harmless:
+        with suppress(Exception):
+            self.inner.__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        with suppress(Exception):
+            self.inner.__exit__(*problem)
+
+    def phase(self, phase: str, planned_s: float) -> None:
+        """Begin a phase."""
+        with suppress(Exception):
+            self.inner.phase(phase, planned_s)
+
+    def say(self, text: str) -> None:
+        """Show one line that matters."""
+        with suppress(Exception):
+            self.inner.say(text)
+
+    def tick(self, now: Json) -> None:
+        """Show the present state."""
+        with suppress(Exception):
+            self.inner.tick(now)

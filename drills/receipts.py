@@ -29,7 +29,7 @@ class Outstanding:
 
     @property
     def timer_state(self) -> str:
-        """armed | released | undone | undo failed | disarmed | failed | none."""
+        """armed | released | undone | undo failed | disarmed | failed | dead | none."""
         return str(self.timer.get("state", "none"))
 
     def sentence(self) -> str:
@@ -40,6 +40,7 @@ class Outstanding:
             "released": f"reverted; its timer checks at {_clock(self.timer.get('deadline_wall'))}",
             "undone": f"undone by its timer at {_clock(self.timer.get('at'))}, not yet verified",
             "undo failed": "its timer could NOT undo it",
+            "dead": "its timer was killed, so nothing undoes it by itself",
         }.get(self.timer_state, "no timer runs")
         return f"{self.receipt.fault} on {names} (run {self.receipt.run}): {off}"
 
@@ -113,11 +114,31 @@ def outstanding(host: Host, state_dir: str) -> list[Outstanding]:
     for name in host.list(folder):
         if not name.endswith(".json") or name.endswith(".timer.json") or name.startswith("."):
             continue
-        text = host.read(f"{folder}/{name}")
-        if text:
-            timer = host.read(f"{folder}/{name.removesuffix('.json')}.timer.json")
-            found.append(Outstanding(from_json(json.loads(text)), json.loads(timer) if timer else {}))
+        if text := host.read(f"{folder}/{name}"):
+            found.append(Outstanding(_parse(text, f"{folder}/{name}"), _timer(host, f"{folder}/{name}")))
     return found
+
+
+def _parse(text: str, where: str) -> Receipt:
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise Refused(
+            f"{where}: is no receipt of this version; look at what its run changed (the journal tells), "
+            "put it back by hand, then remove the file"
+        ) from None
+
+
+def _timer(host: Host, spec: str) -> Json:
+    """Return what the timer last said; one that says it watches and does not run any more is dead."""
+    text = host.read(f"{spec.removesuffix('.json')}.timer.json")
+    try:
+        said: Json = dict(json.loads(text)) if text else {}
+    except (ValueError, TypeError):
+        said = {}
+    if said.get("state") in ("armed", "released") and not host.alive(said["pid"], said["start"]):
+        said["state"] = "dead"
+    return said
 
 
 def manual(step: Json) -> str:

@@ -188,6 +188,7 @@ class Drill:
 
     def _release_lock(self) -> None:
         if self.active.restored is Restored.CLEAN:
+            self.target.control_host().remove(f"{self.target.state_dir}/stop/{self.run}")
             lock.release(self.target.control_host(), self.target.state_dir, self.run)
             self.note("lock.released", {"by": self.run})
 
@@ -285,6 +286,9 @@ class Drill:
             if who := self.target.control_host().read(f"{self.target.state_dir}/stop/{self.run}"):
                 self.tell("stop", {"by": who.strip(), "how": "stop file"})
                 raise Stopped(f"drill stop, by {who.strip()}")
+            if lost := self.active.lost_timer():
+                self.tell("timer.lost", {"reason": lost})
+                raise DrillError(f"{lost}, so the fault was put back at once")
         if not self.load.alive():
             raise DrillError(f"the load process ended early: {self.load.death() or 'no reason given'}")
         if tripped := self.guards.tripped(self.load.beats(), self.watch.ready()[0]):

@@ -7,21 +7,19 @@ import os
 import platform
 import secrets
 import shlex
-import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import drills
-from drills import errors, live, lock, plan, report, runfolder, verdict
+from drills import errors, live, lock, plan, report, runfolder, signals, verdict
 from drills.access import procs
 from drills.access.local import LocalHost
 from drills.clock import Clock
-from drills.errors import Refused
+from drills.errors import DrillError, Refused, UsageError
 from drills.experiment import Experiment, find_experiment, load_experiment
 from drills.lab import defects, manage
 from drills.lab.client import Lab
@@ -31,9 +29,9 @@ from drills.model import Json, Restored, RunVerdict, Verdict
 from drills.run import Drill, Ended, Setting, StopFlag
 from drills.target import TargetSpec, load_target
 
+PORT_BASES = (1024, 65000)
 #: After these the next drill of a suite is not begun.
 STOPS_SUITE = frozenset({errors.EXIT_STOPPED, errors.EXIT_NOT_RESTORED, errors.EXIT_BUG})
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEEP_ALIVE_EVERY = 10  # looks, about one a second
 
 
@@ -69,7 +67,7 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> 
     lock.refuse_leftovers(LocalHost(), str(lab_dir() / "drill"), spec.name)
     ended: list[Told] = []
     stop = StopFlag()
-    with _handled(lambda number, _: stop.set(signal.Signals(number).name)), lab_for(spec, options, echo) as lab:
+    with signals.told(stop.set), lab_for(spec, options, echo) as lab:
         assert spec.lab is not None
         spec = replace(spec, url=f"{lab.data['entry'][spec.lab.entry]}/v1")
         for one in experiments:
@@ -91,6 +89,8 @@ def target_spec(options: Options) -> TargetSpec:
     assert spec.lab is not None
     lab = spec.lab
     if options.port_base is not None:
+        if not PORT_BASES[0] <= options.port_base <= PORT_BASES[1]:
+            raise UsageError(f"--port-base {options.port_base}: a number from {PORT_BASES[0]} to {PORT_BASES[1]}")
         lab = replace(lab, port_base=options.port_base)
     if options.startup_s is not None:
         lab = replace(lab, startup_s=options.startup_s)
@@ -122,9 +122,11 @@ def lab_for(spec: TargetSpec, options: Options, echo: Callable[[str], None]) -> 
             wanted = options.defect or "none"
             raise Refused(f"lab: the one that is up has {has}, {wanted} is asked; take it down: `drill lab down`")
         echo(f"lab: using the one that is up ({found.url})")
+        if options.port_base not in (None, found.data["port_base"]) or options.startup_s is not None:
+            echo("lab: note: it was started before; --port-base and --startup do not apply")
         yield found
         return
-    with interruptible():
+    with signals.interrupting("before anything was touched"):
         lab = manage.up(lab_config(spec, options), owner=run_owner(os.getpid()), echo=echo)
     try:
         yield lab
@@ -138,9 +140,9 @@ def run_owner(pid: int) -> str:
     return f"run:{pid}-{procs.start(pid)}"
 
 
-def orphaned(lab: Lab) -> bool:
-    """Whether a run started the lab and is gone: it will not take it down any more."""
-    kind, _, process = str(lab.data.get("owner", "")).partition(":")
+def orphaned(owner: str) -> bool:
+    """Whether the owner of a lab is a run that is gone: it will not take it down any more."""
+    kind, _, process = owner.partition(":")
     pid, _, start = process.partition("-")
     return kind == "run" and not (pid.isdigit() and start.isdigit() and procs.alive(int(pid), int(start)))
 
@@ -150,27 +152,6 @@ def lab_config(spec: TargetSpec, options: Options) -> LabConfig:
     assert spec.lab is not None
     base = LabConfig(port_base=spec.lab.port_base, startup_s=spec.lab.startup_s, entry=spec.lab.entry)
     return defects.plant(options.defect, base)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """While nothing is drilled yet, a signal simply interrupts; what was started is taken down on the way out."""
-
-    def interrupt(number: int, _: Any) -> None:
-        raise errors.Stopped(f"{signal.Signals(number).name}: stopped before anything was touched")
-
-    with _handled(interrupt):
-        yield
-
-
-@contextmanager
-def _handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 # ---- one drill ----------------------------------------------------------------------------------------
@@ -185,7 +166,7 @@ def _run_one(
     target = LabTarget(lab, name=spec.name, sla=spec.sla)
     folder = _new_folder(options.reports, one.name, planned)
     echo(f"run {run_id}: {one.title} (seed {seed}), {_near(folder)}")
-    view = live.PlainView() if options.plain else live.view(f"drill {one.name}, run {run_id}")
+    view = live.view(f"drill {one.name}, run {run_id}", plain=options.plain)
     setting = Setting(
         plan=planned.to_json(),
         faults=[f.fault for f in planned.faults],
@@ -201,7 +182,7 @@ def _run_one(
         ended = Drill(setting).go(header(planned, target, options))
     try:
         judged = conclude(folder)
-    except OSError as error:
+    except (OSError, DrillError) as error:
         return _unjudged(ended, folder, error)
     return _told(ended, judged, folder)
 
@@ -247,12 +228,12 @@ def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
     return Told(judged.exit_code, tuple(lines))
 
 
-def _unjudged(ended: Ended, folder: Path, error: OSError) -> Told:
+def _unjudged(ended: Ended, folder: Path, error: OSError | DrillError) -> Told:
     """Say that the run is over but its verdict could not be written, and how to get it later."""
     lines = [f"{ended.status}: {ended.reason}" if ended.reason else ended.status]
     lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
-    lines.append(f"restored: {ended.restored}; {folder}: the verdict cannot be written: {error.strerror}")
-    lines.append(f"free space there, then: drill judge {folder}; drill report {folder}")
+    lines.append(f"restored: {ended.restored}; {folder}: the verdict cannot be written: {error}")
+    lines.append(f"mend that, then: drill judge {folder}; drill report {folder}")
     return Told(
         errors.EXIT_INCONCLUSIVE if ended.restored is Restored.CLEAN else errors.EXIT_NOT_RESTORED, tuple(lines)
     )

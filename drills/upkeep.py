@@ -7,13 +7,14 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from drills import lock, runfolder, session
+from drills import lock, runfolder, session, signals
 from drills import recover as recovering
 from drills.access.local import LocalHost
 from drills.clock import Clock, utc
-from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, UsageError
+from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, Refused, UsageError
 from drills.journal import read
-from drills.lab import config, manage
+from drills.lab import config, keeper, manage
+from drills.lab.client import Lab
 from drills.lab.target import LabTarget
 from drills.model import Restored
 from drills.target import load_target
@@ -27,7 +28,7 @@ def status(target: str | None, targets: Path | None, reports: Path) -> list[str]
     spec.require_supported()
     host, state_dir = LocalHost(), _state_dir()
     lab = manage.find()
-    lines = [f"target {spec.name}: lab {'up at ' + lab.url if lab else 'not up (a run starts it)'}"]
+    lines = [f"target {spec.name}: lab {'up at ' + lab.url if lab else _no_lab()}"]
     held = lock.read(host, state_dir)
     if held is None:
         lines.append("no run holds it")
@@ -55,6 +56,11 @@ def recover(run: str | None, target: str | None, targets: Path | None, reports: 
         folders.setdefault(held.run, Path(held.folder))
     if run is not None and run not in folders and not recovering.outstanding(LocalHost(), state_dir, run):
         raise UsageError(f"run {run}: not known here; `drill status` says what is to be put back")
+    with signals.told(lambda name: say(f"{name}: noted; what is begun is put back to the end")):
+        return _recover(lab, state_dir, run, folders, say)
+
+
+def _recover(lab: Lab | None, state_dir: str, run: str | None, folders: dict[str, Path], say: Say) -> int:
     done = recovering.recover(LocalHost(), state_dir, LabTarget(lab) if lab else None, run, folders, Clock())
     for line in done.lines:
         say(line)
@@ -64,8 +70,8 @@ def recover(run: str | None, target: str | None, targets: Path | None, reports: 
         say(f"NOT RESTORED, run by hand: {command}")
     if done.restored is not Restored.CLEAN:
         return EXIT_NOT_RESTORED
-    if lab is not None and session.orphaned(lab) and not _busy(state_dir):
-        manage.down(lab.dir)
+    if _orphaned_lab(lab) and not _busy(state_dir):
+        manage.down()
         say("lab: down (a run that was cut short had started it)")
     elif not done.lines:
         say("nothing to put back")
@@ -109,17 +115,25 @@ def unfinished(reports: Path) -> Iterator[Path]:
 def lab_up(options: session.Options, say: Say) -> None:
     """Start the lab and leave it up."""
     spec = session.target_spec(options)
-    with session.interruptible():
+    with signals.interrupting("before it was up"):
         manage.up(session.lab_config(spec, options), owner="user", echo=say)
     for line in lab_status():
         say(line)
+
+
+def lab_down(*, force: bool) -> str:
+    """Take the lab down. Refused while a run drills it, unless forced."""
+    held = lock.read(LocalHost(), _state_dir())
+    if held is not None and not held.dead(Clock()) and not force:
+        raise Refused(f"lab: run {held.run} drills it; stop that with `drill stop {held.run}`, or add --force")
+    return "lab: down" if manage.down() else "lab: none was up"
 
 
 def lab_status() -> list[str]:
     """Return the lab's addresses and replicas, a line each."""
     found = manage.status()
     if found is None:
-        return ["lab: not up; start it with `drill lab up`"]
+        return [f"lab: {_no_lab()}"]
     lab = found["lab"]
     lines = [
         f"users      {lab['entry'][lab['entry']['use']]}/v1   model {lab['model']}",
@@ -135,6 +149,19 @@ def lab_status() -> list[str]:
             f"restarts {row['restarts']} {row['engine']} {gpus}"
         )
     return lines
+
+
+def _no_lab() -> str:
+    if keeper.locked(config.lab_dir()):
+        return "starting or ending; `drill lab down` ends it"
+    return "not up; a run starts it, or `drill lab up`"
+
+
+def _orphaned_lab(lab: Lab | None) -> bool:
+    """Whether a run that is gone left a lab, be it up or half started."""
+    if lab is not None:
+        return session.orphaned(str(lab.data.get("owner", "")))
+    return keeper.locked(config.lab_dir()) and session.orphaned(manage.starting_owner())
 
 
 def _state_dir() -> str:

@@ -24,7 +24,7 @@ def choose(
     """Return the victims among ready primaries that carry none of the labels `protect` ("tier=critical").
 
     `asked` is a number or a share such as "34%" (of the eligible, rounded down); `max_victims` is a share
-    of all primaries (0..1, rounded down, but one victim is possible where min_healthy allows it). Refused
+    of all primaries (0..1, rounded down, but above 0 one victim is possible where min_healthy allows it). Refused
     when nobody is eligible, the share rounds to nobody, or too few healthy ones would be left.
     """
     primaries = [r for r in replicas if r.role == "primary"]
@@ -40,7 +40,7 @@ def choose(
         )
     if count > len(eligible):
         raise Refused(f"victims: {count} asked, {len(eligible)} eligible; ask for fewer")
-    most = max(1, int(max_victims * len(primaries) + 1e-9))
+    most = max(1, int(max_victims * len(primaries) + 1e-9)) if max_victims > 0 else 0
     if count > most:
         raise Refused(f"victims: {count} asked, limits.max_victims allows {most} of {len(primaries)} replicas")
     left = len(healthy) - count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import secrets
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import drills
@@ -40,6 +41,14 @@ def find(folder: Path | None = None) -> Lab | None:
     return lab if lab is not None and lab.alive else None
 
 
+def starting_owner(folder: Path | None = None) -> str:
+    """Return whose lab was begun last in the folder, "" when that is not known."""
+    try:
+        return config.load((folder or config.lab_dir()) / "config.json").owner
+    except DrillError:
+        return ""
+
+
 def status(folder: Path | None = None) -> Json | None:
     """Return {lab, replicas, processes} of the lab that is up; None when there is none."""
     lab = find(folder)
@@ -60,16 +69,38 @@ def up(
     come up.
     """
     folder = folder or config.lab_dir()
-    _refuse_impossible(settings, folder)
-    lives_s = config.RUN_LIVES_S if owner.startswith("run:") and settings.lives_s is None else settings.lives_s
-    settings = dataclasses.replace(settings, owner=owner, lives_s=lives_s)
+    with _alone(folder):
+        _refuse_impossible(settings, folder)
+        lives_s = config.RUN_LIVES_S if owner.startswith("run:") and settings.lives_s is None else settings.lives_s
+        return _start(folder, dataclasses.replace(settings, owner=owner, lives_s=lives_s), wait_s, echo)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep out whoever else would start a lab in the folder at this moment."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        starting = (folder / "starting").open("w")
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    with starting:
+        try:
+            fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(f"lab: one is starting in {folder} at this moment; wait for it") from None
+        yield
+
+
+def _unusable(folder: Path, error: OSError) -> Refused:
+    return Refused(f"lab: {error.filename or folder}: {error.strerror}; choose another folder with DRILL_LAB_DIR")
+
+
+def _start(folder: Path, settings: LabConfig, wait_s: float | None, echo: Echo) -> Lab:
     try:
         _prepare(folder, settings)
         keeper_process = _launch(folder)
     except OSError as error:
-        raise Refused(
-            f"lab: {error.filename or folder}: {error.strerror}; choose another folder with DRILL_LAB_DIR"
-        ) from None
+        raise _unusable(folder, error) from None
     if settings.monitoring and not monitoring.binaries().complete:
         echo(f"lab: note: Prometheus or Alertmanager not found, alerts cannot be judged: {monitoring.INSTALL}")
     try:

@@ -27,6 +27,7 @@ from drills.load.wire import Body, Head, WireError, body_of
 from drills.model import Outcome
 
 _DETAIL_MAX = 200
+_BODY_READ = 4096  # masked as a whole before it is cut, so that no half of a key is left
 _BODY_MAX = 65536
 #: After `[DONE]` the answer is complete; the body's own end is awaited this long, so that the server is not
 #: cut off in its last write and the connection can be used again.
@@ -67,7 +68,9 @@ class Client:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         self._pool = Pool(parts.hostname or "", port, tls_context() if parts.scheme == "https" else None)
         path = parts.path.rstrip("/") + "/chat/completions"
-        self._head = _request_head(plan, f"POST {path} HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n")
+        self._key = plan.api_key()
+        host = parts.netloc.rpartition("@")[2]
+        self._head = _request_head(plan, self._key, f"POST {path} HTTP/1.1\r\nHost: {host}\r\n")
 
     def close(self) -> None:
         """Close the connections that were kept."""
@@ -172,6 +175,10 @@ class Client:
         if answer.done and not body.ended:
             _finish(connection, body)
 
+    def _masked(self, text: str) -> str:
+        """Return a server's words without our key: some servers echo what they refuse."""
+        return text.replace(self._key, "***") if self._key else text
+
     def _record(self, call: Call, outcome: Outcome, end: float) -> Record:
         first = call.attempts[0] if call.attempts else None
         last = call.attempts[-1] if call.attempts else None
@@ -192,7 +199,7 @@ class Client:
             end=end,
             error=last.error if last and outcome is Outcome.ERROR else None,
             status=last.status if last else None,
-            detail=call.detail[:_DETAIL_MAX],
+            detail=self._masked(call.detail)[:_DETAIL_MAX],
             model=answer.model or None,
             cached=answer.cached,
             tokens=answer.tokens,
@@ -205,7 +212,7 @@ class Client:
         )
 
 
-def _request_head(plan: LoadPlan, line: str) -> bytes:
+def _request_head(plan: LoadPlan, key: str | None, line: str) -> bytes:
     """Return the part of the request that is the same for all."""
     fields = {
         "User-Agent": "drills",
@@ -214,7 +221,6 @@ def _request_head(plan: LoadPlan, line: str) -> bytes:
         "Connection": "keep-alive" if plan.client.keepalive else "close",
         **plan.headers,
     }
-    key = plan.api_key()
     if key:
         fields["Authorization"] = f"Bearer {key}"
     return (line + "".join(f"{name}: {value}\r\n" for name, value in fields.items())).encode("latin-1")
@@ -315,7 +321,7 @@ def _refused(call: Call, attempt: Attempt, head: Head, body: bytes) -> None:
     attempt.outcome = Outcome.ERROR
     families = {4: "http_4xx", 5: "http_5xx"}
     attempt.error = families.get(head.status // 100, "protocol")
-    call.detail = f"HTTP {head.status}: {body[:_DETAIL_MAX].decode('utf-8', 'replace')}"
+    call.detail = f"HTTP {head.status}: {body[:_BODY_READ].decode('utf-8', 'replace')}"
 
 
 def _fail(call: Call, attempt: Attempt, problem: Exception, idle_s: float) -> None:

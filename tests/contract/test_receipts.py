@@ -189,3 +189,10 @@ def test_a_signal_goes_to_that_very_process_only(tmp_path: Path, state: str) -> 
     finally:
         sleeper.kill()
         sleeper.wait(WAIT_S)
+
+
+def test_a_receipt_that_cannot_be_read_is_named_with_what_to_do(state: str) -> None:
+    for text in ("{", "[]", "null", '{"id": 1}'):
+        LocalHost().write(f"{state}/receipts/x.json", text)
+        with pytest.raises(Refused, match=r"receipts/x.json: is no receipt.*remove the file"):
+            receipts.outstanding(LocalHost(), state)

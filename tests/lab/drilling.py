@@ -64,12 +64,12 @@ class Driller:
 
     def run(self, *words: str) -> Ran:
         """Run `drill run` to its end."""
-        return self("run", *self._here(words))
+        return self("run", *self.here(*words))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `drill run` in a process group of its own."""
         return subprocess.Popen(
-            [*DRILL, "run", *self._here(words)],
+            [*DRILL, "run", *self.here(*words)],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -93,7 +93,8 @@ class Driller:
             time.sleep(0.05)
         raise AssertionError(f"no {event} within {within_s} s")
 
-    def _here(self, words: tuple[str, ...]) -> list[str]:
+    def here(self, *words: str) -> list[str]:
+        """Return the words of `drill run` with this driller's folders and ports."""
         named = [str(EXPERIMENTS / f"{w}.yaml") if (EXPERIMENTS / f"{w}.yaml").is_file() else w for w in words]
         return [*named, "--reports", str(self.reports), "--port-base", str(self.port_base)]
 

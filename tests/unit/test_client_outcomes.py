@@ -320,6 +320,20 @@ def test_an_api_key_comes_from_its_file_only(tmp_path: Path) -> None:
     assert b"Authorization: Bearer sk-canary\r\n" in server.requests[0]
 
 
+def test_a_server_that_echoes_the_key_does_not_put_it_into_the_record(tmp_path: Path) -> None:
+    """Also where the record's text is cut in the middle of it."""
+    path = tmp_path / "key"
+    path.write_text("sk-canary-0123456789")
+    for before in (b"", b"x" * 180):
+        body = before + b"sk-canary-0123456789 is not a key of ours"
+        refused = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        with Server(sends(refused)) as server:
+            record = Client(load_plan(server.url, api_key_file=str(path))).ask(call())
+        assert record.status == 401
+        assert "***" in record.detail
+        assert "sk-" not in record.detail
+
+
 def certificate(folder: Path, host: str) -> Path:
     """Write a self-signed certificate for `host`, with its key, as one PEM file."""
     key = ec.generate_private_key(ec.SECP256R1())

@@ -355,3 +355,9 @@ def test_the_package_data_is_found_where_a_wheel_has_it(tmp_path: Path, monkeypa
     shutil.copytree(SHIPPED, tmp_path / "drills" / "data" / "experiments")
     monkeypatch.setattr("importlib.resources.files", lambda _: tmp_path / "drills")
     assert experiment.experiment_folders(tmp_path) == (tmp_path / "drills" / "data" / "experiments",)
+
+
+@pytest.mark.parametrize("value", ["true", "1.0", '"1"', "2"])
+def test_the_format_is_the_number_one_and_nothing_equal_to_it(tmp_path: Path, value: str) -> None:
+    with pytest.raises(FileProblem, match=r"x.yaml:1: drill: "):
+        load(tmp_path, GOOD.replace("drill: 1", f"drill: {value}"))

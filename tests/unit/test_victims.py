@@ -66,3 +66,8 @@ def test_a_protected_replica_is_healthy_and_never_a_victim() -> None:
     assert choices == {"r1"}
     with pytest.raises(Refused, match="r0 protected"):
         choose(replicas[:1], 1, random.Random(1), max_victims=1, min_healthy=0, protect=["tier=critical"])
+
+
+def test_a_limit_of_no_victims_is_a_limit() -> None:
+    with pytest.raises(Refused, match="max_victims allows 0 of 3"):
+        pick([replica(n) for n in range(3)], 1, max_victims=0.0)
