@@ -196,3 +196,4 @@ def test_a_receipt_that_cannot_be_read_is_named_with_what_to_do(state: str) -> N
         LocalHost().write(f"{state}/receipts/x.json", text)
         with pytest.raises(Refused, match=r"receipts/x.json: is no receipt.*remove the file"):
             receipts.outstanding(LocalHost(), state)
+    LocalHost().remove(f"{state}/receipts/x.json")
