@@ -11,18 +11,23 @@ Three cohorts, by the intended start of an arrival:
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from drills import journal, records
+from drills import journal, records, shapes, strictjson
 from drills.errors import FileProblem
 from drills.model import Bound, Event, Json, Outcome, Phase, Sla
 
+#: No run lasts longer than this, seconds; a time further away is damaged.
+RUN_MAX_S = 14 * 86400.0
 #: Faults without an effect on the service: nothing is claimed about what they do to it.
 CONTROL = "noop"
 
@@ -53,6 +58,7 @@ class Evidence:
     has_ledger: bool
     samples: tuple[Json, ...] = ()
     problems: tuple[str, ...] = field(default=())
+    damaged: frozenset[str] = field(default=frozenset())  # names of events that could not be used
 
     # ---- the journal -----------------------------------------------------------------------------------
 
@@ -63,6 +69,11 @@ class Evidence:
     def last(self, name: str) -> Event | None:
         """Return the last event of that name."""
         return next((event for event in reversed(self.events) if event.event == name), None)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether no line is missing from the journal."""
+        return [event.n for event in self.events] == list(range(1, len(self.events) + 1))
 
     @property
     def run(self) -> str:
@@ -199,17 +210,19 @@ def at(event: Event) -> float:
 
 
 def read(folder: Path | str) -> Evidence:
-    """Read a run folder; raises DrillError when there is no journal or plan to judge by."""
+    """Read a run folder; raises DrillError when there is no journal or plan to judge by.
+
+    What else is missing or damaged is left out and named in `problems`.
+    """
     folder = Path(folder)
-    events = tuple(journal.read(folder / "journal.jsonl"))
-    header = next((event.data for event in events if event.event == "header"), {})
-    plan = header.get("plan") or _object(folder / "plan.json")
-    if not plan:
-        raise FileProblem(
-            folder, "there is no plan here (neither plan.json nor a journal with a header); not a run folder"
-        )
-    run = str(header.get("run") or plan.get("run") or "")
     problems: list[str] = []
+    told = journal.read(folder / "journal.jsonl")
+    events, damaged = _sound(told, problems)
+    header = next((event.data for event in events if event.event == "header"), {})
+    plan = _plan(folder, header, problems)
+    if not events:
+        raise FileProblem(folder / "journal.jsonl", "the journal is empty; there is nothing to judge")
+    run = str(header.get("run") or plan.get("run") or "")
     requests, _ = _table(records.requests, folder / "requests.ndjson", problems)
     ledger, has_ledger = _table(records.ledger, folder / "ledger.ndjson", problems)
     return Evidence(
@@ -219,39 +232,116 @@ def read(folder: Path | str) -> Evidence:
         requests=requests,
         ledger=records.with_arrivals(ledger, run),
         has_ledger=has_ledger,
-        samples=_lines(folder / "samples.ndjson", problems),
+        samples=_samples(folder / "samples.ndjson", problems),
         problems=tuple(problems),
+        damaged=damaged,
     )
 
 
-def _table(reader: Any, path: Path, problems: list[str]) -> tuple[pl.DataFrame, bool]:
+def _sound(told: list[Event], problems: list[str]) -> tuple[tuple[Event, ...], frozenset[str]]:
+    """Return the events that can be used, and the names of the others."""
+    first = next((event.mono for event in told if event.mono >= 0), 0.0)
+    unusable = {event.n: said for event in told if (said := _unusable(event, first))}
+    bad = [event for event in told if event.n in unusable]
+    problems += [f"journal.jsonl: event {event.n} ({event.event[:20]}): {unusable[event.n]}" for event in bad[:5]]
+    return tuple(event for event in told if event.n not in unusable), frozenset(event.event for event in bad)
+
+
+def _unusable(event: Event, first: float) -> str:
+    """Say why an event tells nothing; empty when it does. Times count from the `first` one."""
+    moment = event.data.get("at_mono")
+    for time in (event.mono, first if moment is None else moment):
+        if not (strictjson.is_number(time) and time >= 0 and abs(time - first) <= RUN_MAX_S):
+            return "its time is no time of the run"
+    try:
+        datetime.fromisoformat(event.time)
+    except ValueError:
+        return "its time is no time of the run"
+    return strictjson.misfit(event.data, shapes.EVENTS.get(event.event, strictjson.is_object))
+
+
+def _plan(folder: Path, header: Json, problems: list[str]) -> Json:
+    """Return the plan: the journal's own, else plan.json. Both must be the same."""
+    path = folder / "plan.json"
+    written, begun = _object(path), header.get("plan")
+    plan = dict(begun or written)
+    if not plan:
+        raise FileProblem(
+            folder, "there is no plan here (neither plan.json nor a journal with a header); not a run folder"
+        )
+    where = folder / "journal.jsonl" if begun else path
+    if said := strictjson.misfit(plan, shapes.PLAN):
+        raise FileProblem(where, f"the plan was changed or damaged: {said}")
+    if begun and written and begun != written:
+        problems.append("plan.json is not the plan that the journal begins with")
+    if "hash" in plan and plan["hash"] != plan_hash(plan):
+        problems.append("the plan was changed after the run began: its hash is another one")
+    return plan
+
+
+def plan_hash(plan: Json) -> str:
+    """Return the hash of a plan's content: of all but run, seed and wording."""
+    core = {k: v for k, v in plan.items() if k not in ("run", "seed", "hash", "notes", "steps")}
+    return hashlib.sha256(json.dumps(core, sort_keys=True).encode()).hexdigest()
+
+
+def _table(
+    reader: Callable[[Path | None], pl.DataFrame], path: Path, problems: list[str]
+) -> tuple[pl.DataFrame, bool]:
+    if said := _no_file(path):
+        problems.append(said)
+        return reader(None), False
     try:
         return reader(path), path.is_file()
-    except pl.exceptions.PolarsError as exc:
+    except (pl.exceptions.PolarsError, OSError) as exc:
         problems.append(f"{path.name} is damaged ({str(exc).splitlines()[0][:80]})")
         return reader(None), False
 
 
+def _no_file(path: Path) -> str:
+    """Say that something else than a file lies there; empty for a file and for nothing at all."""
+    return f"{path.name} is no file" if os.path.lexists(path) and not path.is_file() else ""
+
+
 def _object(path: Path) -> Json:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(strictjson.loads(path.read_bytes()))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as exc:
+    except OSError as exc:
+        raise FileProblem(path, f"cannot be read ({exc.strerror or exc})") from None
+    except (ValueError, TypeError) as exc:
         raise FileProblem(path, f"cannot be read as JSON ({exc})") from None
 
 
-def _lines(path: Path, problems: list[str]) -> tuple[Json, ...]:
-    """Return the samples; a torn last line is left out."""
-    if not path.is_file():
+def _samples(path: Path, problems: list[str]) -> tuple[Json, ...]:
+    """Return the samples that can be used; a torn last line is left out, any other bad line is named."""
+    if said := _no_file(path):
+        problems.append(said)
         return ()
-    found: list[Json] = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                if line.endswith(b"\n"):
-                    problems.append(f"{path.name}:{number} is not JSON")
-                    return ()
+    found, bad = [], []
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as exc:
+        problems.append(f"{path.name} cannot be read ({exc.strerror or exc})")
+        return ()
+    whole = content[: content.rfind(b"\n") + 1]
+    for number, line in enumerate(whole.splitlines(), start=1):
+        sample = _sample(line)
+        (bad if sample is None else found).append(number if sample is None else sample)
+    if bad:
+        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+        problems.append(f"{path.name}:{bad[0]} is no sample{more}")
     return tuple(found)
+
+
+def _sample(line: bytes) -> Json | None:
+    try:
+        sample: Json = strictjson.loads(line)
+    except ValueError:
+        return None
+    values = sample.get("values") if isinstance(sample, dict) else None
+    good = not strictjson.misfit(sample, shapes.SAMPLE) and (not sample["ok"] or isinstance(values, dict))
+    return sample if good else None

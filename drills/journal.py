@@ -16,15 +16,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from drills import strictjson
 from drills.clock import Clock, utc
-from drills.errors import EXIT_STOPPED, DrillError
+from drills.errors import EXIT_STOPPED, DrillError, FileProblem
 from drills.model import Event, Json
 
 
 class JournalError(DrillError):
-    """The journal cannot be written or read; a run without one has to stop."""
+    """The journal cannot be written; a run without one has to stop."""
 
     exit_code = EXIT_STOPPED
+
+
+class JournalUnreadable(FileProblem):
+    """A stored journal is missing or damaged."""
 
 
 class Journal:
@@ -96,11 +101,14 @@ class Journal:
 
 
 def read(path: Path | str) -> list[Event]:
-    """Return the events of a journal; a torn last line is left out, any other bad line is an error."""
+    """Return the events of a journal; a torn last line is left out. Raises JournalUnreadable for any other bad line.
+
+    A `mono` that is no number is NaN; other numbers that are none are null.
+    """
     try:
         content = Path(path).read_bytes()
     except OSError as exc:
-        raise JournalError(f"{path}: the journal cannot be read: {exc.strerror or exc}") from None
+        raise JournalUnreadable(path, f"the journal cannot be read: {exc.strerror or exc}") from None
     return _parse(_whole_lines(content), Path(path))
 
 
@@ -128,15 +136,16 @@ def _whole_lines(content: bytes) -> bytes:
 
 
 def _parse(content: bytes, path: Path) -> list[Event]:
-    return [_event(line, path, number) for number, line in enumerate(content.splitlines(), start=1) if line.strip()]
+    return [_event(line, path, number) for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
 
 
 def _event(line: bytes, path: Path, number: int) -> Event:
     try:
-        raw = json.loads(line)
-        return Event(int(raw["n"]), str(raw["time"]), float(raw["mono"]), str(raw["event"]), dict(raw["data"]))
+        raw = strictjson.loads(line)
+        mono = raw["mono"] if strictjson.is_number(raw["mono"]) else math.nan
+        return Event(int(raw["n"]), str(raw["time"]), float(mono), str(raw["event"]), dict(raw["data"]))
     except (ValueError, KeyError, TypeError):
-        raise JournalError(f"{path}:{number}: not a journal line; the file was changed or damaged") from None
+        raise JournalUnreadable(path, "not a journal line; the file was changed or damaged", line=number) from None
 
 
 def _sync_folder(folder: Path) -> None:

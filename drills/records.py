@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from drills.model import GOOD
+from drills.model import GOOD, Outcome
 
 ATTEMPT = pl.Struct(
     {
@@ -67,6 +67,19 @@ LEDGER: dict[str, pl.DataType | type[pl.DataType]] = {
     "bytes": pl.Int64,
     "close": pl.String,
 }
+#: Stamps of one record of which the second is never before the first.
+_IN_ORDER = (
+    ("intended", "sent"),
+    ("sent", "headers"),
+    ("sent", "first_token"),
+    ("intended", "first_token"),
+    ("headers", "first_token"),
+    ("first_token", "last_token"),
+    ("last_token", "end"),
+    ("sent", "end"),
+)
+#: Stamps are rounded, and a sleeper may wake a moment early.
+_CLOCK_SLACK_S = 0.002
 _STEP_BYTES = 1 << 20
 METRICS = ("ttft", "e2e", "max_gap", "tpot")
 
@@ -113,6 +126,31 @@ def measured(frame: pl.DataFrame, ttft_bound_s: float) -> pl.DataFrame:
         .with_columns(pl.when(one_token).then(None).otherwise(pl.col("tpot")).alias("tpot"))
         .with_columns((pl.col("ttft") > ttft_bound_s).alias("violation"))
     )
+
+
+def contradictions(frame: pl.DataFrame) -> int:
+    """Return how many records cannot be true: their times run backwards, or an answer counts as good and was not."""
+    if frame.is_empty():
+        return 0
+    backwards = [pl.col(b) - pl.col(a) < -_CLOCK_SLACK_S for a, b in _IN_ORDER]
+    late = (pl.col("sent") - pl.col("intended") - pl.col("lag")).abs() > _CLOCK_SLACK_S
+    unknown = pl.col("arrival").is_null() | pl.col("intended").is_null()
+    good = pl.col("outcome").is_in(sorted(GOOD))
+    usual = pl.col("outcome") == Outcome.OK
+    # A service that tells the usage tells it with every answer; one that does not leaves it out of all.
+    usage_told = (usual & pl.col("tokens").is_not_null()).any()
+    whole = (
+        pl.col("done")
+        & (pl.col("status") == 200)
+        & pl.col("finish").is_not_null()
+        & pl.col("error").is_null()
+        & pl.all_horizontal(pl.col("sent", "end").is_not_null())
+        & (pl.col("cached") | (pl.col("tokens") >= pl.col("tokens_asked")).fill_null(value=True))
+        & (pl.col("attempts").list.last().struct.field("outcome").is_in(sorted(GOOD)))
+    ).fill_null(value=False)
+    untold = usual & pl.col("tokens").is_null() & usage_told
+    wrong = [unknown, late, untold, good & ~whole, *backwards]
+    return int(frame.select(pl.any_horizontal(*(e.fill_null(value=False) for e in wrong)).sum()).item())
 
 
 def _read(path: Path | None, schema: dict[str, pl.DataType | type[pl.DataType]]) -> pl.DataFrame:

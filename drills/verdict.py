@@ -13,6 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from drills import evidence
 from drills.checks import CHECKS, validity
 from drills.errors import (
@@ -22,6 +24,7 @@ from drills.errors import (
     EXIT_PASS,
     EXIT_REFUSED,
     EXIT_STOPPED,
+    DrillError,
     nearest,
 )
 from drills.evidence import Evidence
@@ -38,17 +41,46 @@ def judge(run_folder: Path | str) -> RunVerdict:
 
 def write(run_folder: Path | str) -> RunVerdict:
     """Judge a run and write its verdict.json in one step."""
-    verdict = judge(run_folder)
     path = Path(run_folder) / FILE
+    try:
+        verdict = judge(run_folder)
+    except DrillError:
+        _forget(path)
+        raise
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(encode(verdict))
     temporary.replace(path)
     return verdict
 
 
+def _forget(path: Path) -> None:
+    """Remove a verdict of other files than those that are here now."""
+    if path.is_file() or path.is_symlink():
+        path.unlink()
+
+
+def stale(run_folder: Path | str, verdict: RunVerdict) -> str:
+    """Say that verdict.json is not there, or is not what the files give now; empty when it is."""
+    try:
+        stored = (Path(run_folder) / FILE).read_bytes()
+    except OSError:
+        return f"{FILE} is not there; `drill judge` writes it"
+    return "" if stored == encode(verdict) else f"{FILE} says something else than these files: `drill judge` mends it"
+
+
 def encode(verdict: RunVerdict) -> bytes:
     """Return the content of verdict.json."""
-    return (json.dumps(asdict(verdict), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(_plain(asdict(verdict)), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    # Half a surrogate, which a damaged file may hold, stays the escape that it was there.
+    return (text + "\n").encode("utf-8", "backslashreplace")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def of(ev: Evidence) -> RunVerdict:
@@ -65,7 +97,7 @@ def of(ev: Evidence) -> RunVerdict:
         verdict=verdict,
         restored=restored,
         left=left(ev),
-        exit_code=exit_code(verdict, restored, touched=bool(ev.receipts), status=status),
+        exit_code=exit_code(verdict, restored, touched=_touched(ev), status=status),
         checks=rows,
         reason="; ".join(broken) or _why(verdict, rows),
     )
@@ -80,12 +112,17 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def restored_by(ev: Evidence) -> Restored:
-    """Return whether every receipt's revert ended clean; one without an end is unknown."""
-    found = {Restored.CLEAN}
+    """Return whether every receipt's revert ended clean; one without an end, or a journal with a hole, is unknown."""
+    lost = {"receipt", "revert.end"} & ev.damaged or not ev.numbered
+    found = {Restored.UNKNOWN if lost else Restored.CLEAN}
     for receipt in ev.receipts:
         ends = [e.data.get("restored") for e in ev.of("revert.end") if e.data.get("receipt") == receipt["id"]]
         found.add(Restored(ends[-1]) if ends and ends[-1] in set(Restored) else Restored.UNKNOWN)
     return next(r for r in (Restored.DIRTY, Restored.UNKNOWN, Restored.CLEAN) if r in found)
+
+
+def _touched(ev: Evidence) -> bool:
+    return bool(ev.receipts or ev.hits or "receipt" in ev.damaged)
 
 
 def left(ev: Evidence) -> Left:
@@ -123,6 +160,10 @@ def _row(ev: Evidence, item: Json, status: str) -> CheckResult:
     check = CHECKS[name]
     try:
         params = check.Params.model_validate(raw)
+    except ValidationError as exc:
+        where = ".".join(str(part) for part in exc.errors()[0]["loc"])
+        return CheckResult(name, Verdict.INCONCLUSIVE, reason=f"its parameters are damaged: {where}", params=raw)
+    try:
         window_s, watched_s = check.window_s(params), _planned_watch_s(ev.plan)
         if status == "refused":
             found = CheckResult(name, Verdict.NOT_JUDGED, reason="refused before anything was touched")
@@ -133,8 +174,9 @@ def _row(ev: Evidence, item: Json, status: str) -> CheckResult:
         else:
             found = check.judge(ev, params)
     except Exception as exc:
-        # A judge that breaks has shown nothing about the service.
-        found = CheckResult(name, Verdict.INCONCLUSIVE, reason=f"the check crashed: {type(exc).__name__}: {exc}")
+        # A judge that breaks has shown nothing about the service. What broke is for whoever mends it.
+        broke: Json = {"broke": f"{type(exc).__name__}: {exc}"}
+        found = CheckResult(name, Verdict.INCONCLUSIVE, reason="cannot be told from these files", detail=broke)
     return _finite(replace(found, params=raw))
 
 
@@ -157,7 +199,7 @@ def _planned_watch_s(plan: Json) -> float:
 def _finite(row: CheckResult) -> CheckResult:
     """A value that is no number is no evidence."""
     if isinstance(row.value, float) and not math.isfinite(row.value):
-        return replace(row, verdict=Verdict.INCONCLUSIVE, value=None, reason=f"the value is {row.value}")
+        return replace(row, verdict=Verdict.INCONCLUSIVE, value=None, reason="the value is no number")
     return row
 
 

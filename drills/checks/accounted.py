@@ -48,7 +48,9 @@ def mismatch(ev: Evidence) -> str:
     said, records = stopped.data, ev.requests.height
     counted = dict(ev.requests.group_by("outcome").len().iter_rows())
     outcomes = {name: count for name, count in (said.get("outcomes") or {}).items() if count}
-    if said.get("drawn") != records:
+    if said.get("drawn") is None or said.get("records") is None:
+        return "the generator never said how many arrivals it drew and wrote down"
+    if said["drawn"] != records:
         return f"{said.get('drawn')} arrivals were drawn, {records} have a record"
     if ev.requests["arrival"].n_unique() != records:
         return f"{records} records are of {ev.requests['arrival'].n_unique()} arrivals"
@@ -56,4 +58,10 @@ def mismatch(ev: Evidence) -> str:
         return f"the generator wrote {said.get('records')} records, {records} are here"
     if unknown := set(counted) - {str(o) for o in Outcome}:
         return f"records with no valid outcome: {', '.join(sorted(map(str, unknown)))}"
-    return "" if counted == outcomes else f"outcomes: the generator counted {outcomes}, the records say {counted}"
+    if counted == outcomes:
+        return ""
+    return f"outcomes: the generator counted {_listed(outcomes)}; the records say {_listed(counted)}"
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"

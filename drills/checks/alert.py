@@ -8,11 +8,13 @@ from pydantic import Field
 
 from drills.checks.base import NO_INJECTION, Check, by_deadline
 from drills.checks.measures import seconds
+from drills.checks.watching import looks
 from drills.evidence import Evidence, at
 from drills.model import CheckResult, Event, Json, Verdict
 from drills.params import Duration, Params
 
-#: Longer than this without a successful look at Prometheus, an alert may have come and gone unseen.
+#: Longer than this without a successful look at Prometheus, an alert may have come and gone unseen. The first look
+#: that counts is at most this long before the injection: it says what was there before.
 POLL_GAP_S = 5.0
 INSTALL = (
     "Prometheus was not watched: install prometheus and alertmanager (Debian: prometheus, prometheus-alertmanager), "
@@ -53,48 +55,65 @@ class Alert(Check[AlertParams]):
         said = [
             e for e in ev.of("alert") if e.data.get("alert") == params.name and e.data.get("source") != "alertmanager"
         ]
-        before = _open_before(said, hit)
+        before, watched = _open_before(said, hit), _watched_s(ev, hit)
         right = [e for e in said if at(e) >= hit and _matches(ev, params.labels, e.data)]
         firing = next((e for e in right if e.data.get("state") == "firing"), None)
         notes = _notes(ev, params, hit)
         row = _row(ev, params, hit, firing, notes, right)
         if before:
             return cls.unclear(f"{params.name} was {before.data['state']} before the injection", **row)
+        if watched is None:
+            return cls.unclear(INSTALL, **row)
+        if watched < 0:
+            return cls.unclear(f"Prometheus was not seen in the {POLL_GAP_S:g} s before the injection", **row)
         if firing is None:
-            return cls._silence(ev, params, hit, said, row)
+            return cls._silence(ev, params, hit, said, watched, row)
+        if row["value"] > watched + POLL_GAP_S:
+            return cls.unclear(f"fired, and before that Prometheus was seen for {watched:.1f} s only", **row)
         if row["value"] > params.within:
-            return cls.result(Verdict.FAIL, f"fired {row['value']:.1f} s after the injection", **row)
-        return cls._after(ev, params, hit, row)
+            late = f"fired {row['value']:.1f} s after the injection; {params.within:g} s allowed"
+            return cls.result(Verdict.FAIL, late, **row)
+        return cls._after(ev, params, hit, watched, row)
 
     @classmethod
     def _silence(
-        cls, ev: Evidence, params: AlertParams, hit: float, said: list[Event], row: dict[str, Any]
+        cls, ev: Evidence, params: AlertParams, hit: float, said: list[Event], watched: float, row: dict[str, Any]
     ) -> CheckResult:
-        watched = _watched_s(ev, hit)
-        if watched is None:
-            return cls.unclear(INSTALL, **row)
         verdict = by_deadline(None, params.within, watched)
         if verdict is Verdict.INCONCLUSIVE:
             return cls.unclear(f"did not fire, and Prometheus was seen without a gap for {watched:.1f} s only", **row)
         others = [e.data.get("labels") for e in said if at(e) >= hit and e.data.get("state") == "firing"]
         if others:
-            return cls.result(verdict, f"fired with other labels: {others[0]}", **row)
+            labels = ", ".join(f"{key}={value}" for key, value in sorted((others[0] or {}).items()))
+            return cls.result(
+                verdict, f"did not fire within {params.within:g} s; fired with other labels: {labels}", **row
+            )
         return cls.result(verdict, f"did not fire within {params.within:g} s", **row)
 
     @classmethod
-    def _after(cls, ev: Evidence, params: AlertParams, hit: float, row: dict[str, Any]) -> CheckResult:
+    def _after(
+        cls, ev: Evidence, params: AlertParams, hit: float, watched: float, row: dict[str, Any]
+    ) -> CheckResult:
         """Judge what must follow the firing."""
         detail = row["detail"]
         if params.notified_within is not None:
             verdict = by_deadline(detail["notified_s"], params.notified_within, ev.ended - hit)
             if verdict is not Verdict.PASS:
-                return cls.result(verdict, f"notified: {_or_never(detail['notified_s'])}", **row)
+                told = _or_never(detail["notified_s"], params.notified_within)
+                return cls.result(verdict, f"fired in time; notified: {told}", **row)
         if params.resolves_within is not None:
             if ev.t_off is None:
                 return cls.unclear("fired; the fault was never proven off, so its end cannot be judged", **row)
-            verdict = by_deadline(detail["resolved_s"], params.resolves_within, ev.ended - ev.t_off)
+            seen_s = min(ev.ended, hit + watched) - ev.t_off
+            resolved_s = detail["resolved_s"]
+            if resolved_s is not None and resolved_s > seen_s + POLL_GAP_S:
+                return cls.unclear(
+                    f"fired and resolved; between, Prometheus was seen without a gap for {watched:.1f} s only", **row
+                )
+            verdict = by_deadline(resolved_s, params.resolves_within, seen_s)
             if verdict is not Verdict.PASS:
-                return cls.result(verdict, f"fired in time; resolved: {_or_never(detail['resolved_s'])}", **row)
+                told = _or_never(resolved_s, params.resolves_within)
+                return cls.result(verdict, f"fired in time; resolved: {told}", **row)
         return cls.result(Verdict.PASS, "fired in time", **row)
 
 
@@ -147,17 +166,22 @@ def _matches(ev: Evidence, wanted: dict[str, str], data: Json) -> bool:
 
 
 def _watched_s(ev: Evidence, hit: float) -> float | None:
-    """Return how long from the injection Prometheus was seen without a gap; None when it never was."""
-    looks = [s for s in ev.samples if s.get("probe") == "alerts" and s.get("subject") == "prometheus" and s.get("ok")]
-    if not looks:
+    """Return how long from the injection Prometheus was seen without a gap.
+
+    None when it never was; negative when nobody looked right before the injection.
+    """
+    times = sorted(looks(ev, "alerts", "prometheus"))
+    if not times:
         return None
-    seen = hit
-    for mono in sorted(float(s["mono"]) for s in looks if s["mono"] >= hit):
+    seen = max((mono for mono in times if hit - POLL_GAP_S <= mono < hit), default=None)
+    if seen is None:
+        return -1.0
+    for mono in (mono for mono in times if mono >= hit):
         if mono - seen > POLL_GAP_S:
             break
         seen = mono
-    return seen - hit
+    return max(0.0, seen - hit)
 
 
-def _or_never(value: float | None) -> str:
-    return "not seen" if value is None else f"after {value:.1f} s"
+def _or_never(value: float | None, within: float) -> str:
+    return f"{'not seen' if value is None else f'after {value:.1f} s'}; {within:g} s allowed"

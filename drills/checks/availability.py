@@ -36,7 +36,7 @@ class Availability(Check[AvailabilityParams]):
         low, high = stats.share_interval(good, n)
         return cls.result(
             verdict,
-            f"{n - good} of {n} arrivals were not answered; the SLA allows {100 * allowed:.3g} %",
+            f"{n - good} of {n} arrivals were not answered; {100 * allowed:.3g} % allowed",
             value=round(good / n, 6),
             bound=round(1.0 - allowed, 6),
             unit="ratio",

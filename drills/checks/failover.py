@@ -46,7 +46,10 @@ class Failover(Check[Within]):
             return cls.unclear(f"{', '.join(idle)} served nothing before the injection: no traffic had to move", **row)
         if verdict is Verdict.INCONCLUSIVE:
             return cls.unclear(f"watched for {observed_s:.1f} s only", **row)
-        reason = f"{measured.affected} of {measured.n} later arrivals were hurt"
+        reason = (
+            f"{measured.affected} of {measured.n} later arrivals were hurt, the last one {value:.1f} s after the "
+            f"injection; {params.within:g} s allowed"
+        )
         return cls.result(verdict, reason if measured.affected else "no later arrival was hurt", **row)
 
 

@@ -63,7 +63,7 @@ class Latency(Check[LatencyParams]):
         small = "" if n >= least else f"; no {p} is claimed from fewer than {least} requests"
         return cls.result(
             verdict,
-            f"{over} of {n} requests were over {bound:g} s{small}",
+            f"{over} of {n} requests were over {bound:.4g} s; {100 * (1 - params.quantile):.3g} % allowed{small}",
             value=_finite(value) if value is None or math.isfinite(value) else "inf",
             bound=seconds(bound),
             unit="s",

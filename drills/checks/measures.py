@@ -12,6 +12,7 @@ import polars as pl
 from drills import stats
 from drills.evidence import Evidence, at
 from drills.model import Event, Json, Outcome
+from drills.strictjson import is_number
 
 WINDOW_S = 10.0  # of the band; one window holds enough requests for a rate
 STEP_S = 1.0
@@ -259,6 +260,7 @@ def _detected(ev: Evidence) -> float | None:
 
 def _healthy(values: Json) -> float | None:
     """Return how many workers the router holds for healthy, from whichever of its gauges is there."""
+    values = {name: value for name, value in values.items() if is_number(value)}
     if "healthy" in values:
         return float(values["healthy"])
     for suffix in ("_worker_health", "_active_workers"):

@@ -6,7 +6,7 @@ from drills.checks import measures
 from drills.checks.base import NO_INJECTION, Check, Within, by_deadline
 from drills.checks.measures import WINDOW_S
 from drills.evidence import Evidence
-from drills.model import CheckResult
+from drills.model import CheckResult, Verdict
 
 
 class Recovery(Check[Within]):
@@ -42,6 +42,10 @@ class Recovery(Check[Within]):
             return cls.unclear(measured.reason, **row)
         verdict = by_deadline(measured.value_s, params.within, measured.watched_s - WINDOW_S)
         if measured.value_s is None:
-            return cls.result(verdict, "not back in band at the end", value=f"> {measured.watched_s:.1f}", **row)
-        return cls.result(verdict, f"in band for the {measured.watched_s - measured.value_s:.0f} s watched after it",
-                          value=measures.seconds(measured.value_s), **row)  # fmt: skip
+            never = f"not back in band in the {measured.watched_s:.1f} s watched; {params.within:g} s allowed"
+            return cls.result(verdict, never, value=f"> {measured.watched_s:.1f}", **row)
+        stayed = f"in band for the {measured.watched_s - measured.value_s:.0f} s watched after it"
+        late = f"back in band after {measured.value_s:.1f} s; {params.within:g} s allowed"
+        return cls.result(
+            verdict, stayed if verdict is Verdict.PASS else late, value=measures.seconds(measured.value_s), **row
+        )

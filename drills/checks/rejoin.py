@@ -69,6 +69,8 @@ class Rejoin(Check[Within]):
                 detail = {"rejoined_s": value, "share": round(own / total, 6), "fair_share": round(fair, 6)}
                 verdict = Verdict.PASS if value <= params.within else Verdict.FAIL
                 reason = f"{victim}: {own} of {total} attempts in {WINDOW_S:g} s"
+                if verdict is Verdict.FAIL:
+                    reason += f", {value:.1f} s after Ready; {params.within:g} s allowed"
                 return cls.result(verdict, reason, value=value, n=total, events=events, detail=detail)
         observed_s = ev.ended - ready - WINDOW_S
         detail = {"rejoined_s": None, "attempts": len(mine), "fair_share": round(fair, 6)}
@@ -80,7 +82,8 @@ class Rejoin(Check[Within]):
                 else f"watched for {observed_s:.1f} s only"
             )
             return cls.unclear(f"{reason}; {why}", n=len(everyone), events=events, detail=detail)
-        return cls.result(Verdict.FAIL, reason, n=len(everyone), events=events, detail=detail)
+        needed = f"{100 * FAIR_PART * fair:.3g} % in {WINDOW_S:g} s are needed within {params.within:g} s"
+        return cls.result(Verdict.FAIL, f"{reason}; {needed}", n=len(everyone), events=events, detail=detail)
 
 
 def _starts(ev: Evidence, since: float, replica: str | None) -> list[float]:

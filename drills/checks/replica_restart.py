@@ -61,7 +61,9 @@ def _one(ev: Evidence, name: str, restart: Restart | None, params: ReplicaRestar
     served = restart.served if restart and restart.complete else None
     value = measures.seconds(served - hit) if served is not None else None
     verdict = by_deadline(value, params.within, observed_s)
-    reason = f"{name}: {_how_far(restart)}"
+    reason = f"{name}: {_how_far(restart, value)}"
+    if verdict is Verdict.FAIL:
+        reason += f"; {params.within:g} s allowed"
     if verdict is Verdict.INCONCLUSIVE:
         reason += f"; watched for {observed_s:.1f} s only"
     if restart and verdict is Verdict.PASS:
@@ -76,7 +78,7 @@ def _one(ev: Evidence, name: str, restart: Restart | None, params: ReplicaRestar
     )
 
 
-def _how_far(restart: Restart | None) -> str:
+def _how_far(restart: Restart | None, value_s: float | None) -> str:
     if restart is None:
         return "no new incarnation was seen"
     if restart.gone:
@@ -85,7 +87,8 @@ def _how_far(restart: Restart | None) -> str:
         return "a new incarnation started and never became ready"
     if restart.completion is None:
         return "ready, but no completion straight from the new incarnation was seen"
-    return f"back, by {restart.by or 'nobody knows whom'}"
+    after = "" if value_s is None else f" {value_s:.1f} s after the injection"
+    return f"back{after}, by {restart.by or 'nobody knows whom'}"
 
 
 def _detail(restart: Restart | None, hit: float) -> Json:

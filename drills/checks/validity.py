@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 
-from drills import stats
+from drills import records, stats
 from drills.checks.accounted import mismatch
+from drills.checks.watching import blind, deeds, looks
 from drills.evidence import Evidence
-from drills.model import Json, Phase, Verdict
+from drills.model import Event, Json, Phase, Verdict
+from drills.strictjson import is_number
 
 ON_TIME_SHARE = 0.98
 LAG_OF_SLA = 0.05
 CPU_MAX = 0.80
 CPU_WINDOW_S = 10  # heartbeats; a busy second alone shows in the lag, if it matters
+#: Longer than this no probe is silent while the load is on, nor the generator; deeds take their own time.
+PROBE_GAP_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,8 @@ def _guarded(name: str, gate: Callable[[Evidence], Gate | str], ev: Evidence) ->
     """A gate that cannot be evaluated does not hold."""
     try:
         found = gate(ev)
-    except Exception as exc:
-        return Gate(name, f"{name} cannot be told: {type(exc).__name__}: {exc}")
+    except Exception:
+        return Gate(name, f"'{name}' cannot be told from these files")
     return found if isinstance(found, Gate) else Gate(name, found)
 
 
@@ -69,12 +74,43 @@ def _undisturbed(ev: Evidence) -> str:
 def _files(ev: Evidence) -> str:
     if ev.problems:
         return "; ".join(ev.problems)
-    if [event.n for event in ev.events] != list(range(1, len(ev.events) + 1)):
+    if not ev.numbered:
         return "the journal has a hole: its events are not numbered 1, 2, 3, ..."
+    if any(later.mono < earlier.mono for earlier, later in pairwise(_until_end(ev))):
+        return "the journal's times run backwards"
     said = [e.data for e in ev.of("collected") if e.data.get("file") == "ledger.ndjson"]
     if said and said[-1].get("lines") != ev.ledger.height:
         return f"ledger.ndjson has {ev.ledger.height} lines, {said[-1].get('lines')} were collected"
+    return _samples_whole(ev)
+
+
+def _until_end(ev: Evidence) -> list[Event]:
+    """Return the events of the run itself; a recovery may come after a reboot, with another clock."""
+    end = next((i for i, event in enumerate(ev.events) if event.event == "end"), len(ev.events))
+    return list(ev.events[: end + 1])
+
+
+def _samples_whole(ev: Evidence) -> str:
+    """Every probe that began looks as long as the load is on."""
+    began = ev.last("load.started")
+    if began is None:
+        return ""
+    if not ev.samples:
+        return "samples.ndjson is missing or empty, though the load was on"
+    series: dict[tuple[str, str], list[float]] = {}
+    for sample in ev.samples:
+        series.setdefault((sample["probe"], str(sample.get("subject"))), []).append(float(sample["mono"]))
+    for (probe, subject), times in sorted(series.items()):
+        low, high = blind(times, began.mono, ev.ended, deeds(ev))
+        if high - low > PROBE_GAP_S:
+            where = f"for {high - low:.1f} s from {low - began.mono:.1f} s after the begin of the load"
+            return f"samples.ndjson: probe {probe} of {subject} is silent {where}, {PROBE_GAP_S:g} s may be"
     return ""
+
+
+def _consistent(ev: Evidence) -> str:
+    count = records.contradictions(ev.requests)
+    return f"{count} {'record contradicts itself' if count == 1 else 'records contradict themselves'}" if count else ""
 
 
 def _load_alive(ev: Evidence) -> str:
@@ -92,7 +128,9 @@ def _on_time(ev: Evidence) -> Gate:
     """Arrivals sent, or shed, before their own delay alone would have broken the SLA."""
     name = "handled on time"
     stopped = ev.last("load.stopped")
-    drawn = (stopped.data.get("drawn") if stopped else None) or 0
+    drawn = stopped.data.get("drawn") if stopped else None
+    if drawn is None:
+        return Gate(name, "the generator never said how many arrivals it drew")
     if drawn <= 0:
         return Gate(name, "no arrivals were drawn")
     share = ev.requests.filter(pl.col("lag") <= ev.sla.ttft.value_s).height / drawn
@@ -112,6 +150,8 @@ def _lag(ev: Evidence) -> Gate:
 
 
 def _cpu(ev: Evidence) -> Gate:
+    if missing := _cpu_unseen(ev):
+        return Gate("generator CPU", missing)
     cpu = _busiest(ev)
     if cpu is None:
         return Gate("generator CPU", "the generator's CPU was not measured")
@@ -119,15 +159,30 @@ def _cpu(ev: Evidence) -> Gate:
     return Gate("generator CPU", "" if cpu < CPU_MAX else broken, round(cpu, 6), CPU_MAX)
 
 
+def _cpu_unseen(ev: Evidence) -> str:
+    """Say where the heartbeats of baseline and fault do not tell the CPU; empty when they do."""
+    begun, fault = ev.phase(Phase.BASELINE), ev.phase(Phase.FAULT)
+    if begun is None:
+        return ""
+    beats = [s for s in ev.samples if s["probe"] == "load" and s["ok"]]
+    without = sum(1 for s in beats if not is_number(s["values"].get("cpu")))
+    if without:
+        return f"{without} of {len(beats)} heartbeats of the generator do not tell its CPU"
+    low, high = blind(looks(ev, "load"), begun.begin, (fault or begun).end, deeds(ev))
+    if high - low <= PROBE_GAP_S:
+        return ""
+    return f"the generator's CPU was not measured for {high - low:.1f} s of baseline and fault, {PROBE_GAP_S:g} s may be"
+
+
 def _busiest(ev: Evidence) -> float | None:
     """Return the largest mean over ten heartbeats from the baseline on; without heartbeats the largest second."""
     baseline = ev.phase(Phase.BASELINE)
     begin = baseline.begin if baseline else 0.0
-    beats = [s["values"] for s in ev.samples if s.get("probe") == "load" and s.get("ok") and s["mono"] >= begin]
+    beats = [s["values"]["cpu"] for s in ev.samples if s["probe"] == "load" and s["ok"] and s["mono"] >= begin]
     last: deque[float] = deque(maxlen=CPU_WINDOW_S)
     means = []
-    for beat in beats:
-        last.append(float(beat["cpu"]))
+    for cpu in beats:
+        last.append(float(cpu))
         if len(last) == CPU_WINDOW_S:
             means.append(sum(last) / CPU_WINDOW_S)
     if means:
@@ -158,7 +213,7 @@ def _proven(ev: Evidence) -> str:
     for receipt in ev.receipts:
         for proof, word in (("proof.on", "on"), ("proof.off", "off")):
             seen = [e.data for e in ev.of(proof) if e.data.get("receipt") == receipt["id"]]
-            if not seen or seen[-1].get("ok") is not True:
+            if not seen or seen[-1].get("ok") is not True or not seen[-1].get("evidence"):
                 return f"{receipt['fault']} is not proven {word}{_why(seen)}"
     return "" if ev.t_inject is not None else "nothing was injected"
 
@@ -166,6 +221,8 @@ def _proven(ev: Evidence) -> str:
 def _why(seen: list[Json]) -> str:
     if not seen:
         return ": nobody looked"
+    if seen[-1].get("ok") is True:
+        return ": there is no evidence with that word"
     return ": it was seen not to be" if seen[-1].get("ok") is False else ": nothing could be seen"
 
 
@@ -176,6 +233,7 @@ _GATES: dict[str, Callable[[Evidence], Gate | str]] = {
     "load process alive": _load_alive,
     "fault proven on and off": _proven,
     "all arrivals accounted for": _accounted,
+    "records agree with themselves": _consistent,
     "handled on time": _on_time,
     "schedule lag": _lag,
     "generator CPU": _cpu,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drills import evidence
+from drills import evidence, shapes, strictjson
 from drills.errors import FileProblem
 from drills.evidence import Evidence
 from drills.model import Json
@@ -49,13 +48,16 @@ def _torn(path: Path) -> bool:
 def _verdict(path: Path) -> Json:
     if not path.is_file():
         return {}
+    again = "delete it and run `drill judge` again"
     try:
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
+        value: Any = strictjson.loads(path.read_bytes())
+    except OSError as error:
+        raise FileProblem(path, f"cannot be read ({error.strerror or error})") from None
     except ValueError as error:
-        raise FileProblem(path, f"not JSON ({error}); delete it and run `drill judge` again") from None
-    if not isinstance(value, dict):
-        raise FileProblem(path, "not a verdict; delete it and run `drill judge` again")
-    return value
+        raise FileProblem(path, f"not JSON ({error}); {again}") from None
+    if said := strictjson.misfit(value, shapes.VERDICT):
+        raise FileProblem(path, f"not a verdict ({said}); {again}")
+    return dict(value)
 
 
 def checksums(folder: Path) -> list[tuple[str, str]]:

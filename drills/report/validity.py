@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from drills import verdict
 from drills.checks import validity
 from drills.report import words
 from drills.report.escape import code, fence, prose
@@ -102,6 +103,7 @@ _VALUES: dict[str, Callable[[Facts], tuple[str, str]]] = {
     "load process alive": _alive,
     "fault proven on and off": _proven,
     "all arrivals accounted for": _accounted,
+    "records agree with themselves": lambda _facts: ("—", "requests.ndjson"),
     "handled on time": lambda _facts: (words.NO_DATA, "requests.ndjson"),
     "schedule lag": lambda _facts: (words.NO_DATA, "requests.ndjson"),
     "generator CPU": lambda facts: (words.NO_DATA, "samples.ndjson, " + lines_of(facts.evidence.last("load.stopped"))),
@@ -124,8 +126,13 @@ def limits(facts: Facts) -> list[str]:
     defect = facts.evidence.plan.get("defect")
     if defect:
         lines.append(f"A defect was planted on purpose: {code(defect)}.")
-    lines += _damage(facts) + _blind(facts)
-    return lines
+    return lines + _stale(facts) + _damage(facts) + _blind(facts)
+
+
+def _stale(facts: Facts) -> list[str]:
+    """Say that the verdict shown above is not the one that these files give."""
+    said = verdict.stale(facts.source.folder, verdict.of(facts.evidence)) if facts.verdict else ""
+    return [f"**{prose(said)}**."] if said else []
 
 
 def _damage(facts: Facts) -> list[str]:

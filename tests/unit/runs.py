@@ -34,6 +34,7 @@ SLA = {
     "max_gap": {"quantile": 0.99, "value_s": 2.0},
     "errors": 0.01,
 }
+SEEN: list[Json] = [{"what": "process of the victim", "gone": True}]
 ALL_CHECKS: list[Json] = [
     {"check": "failover", "params": {"within": 5.0}},
     {"check": "latency", "params": {"metric": "ttft", "quantile": 0.99, "cohort": "fault", "max": "sla"}},
@@ -236,8 +237,8 @@ def _events(run: Run) -> None:
     run.tell(FAULT + 0.02, "inject.begin", receipt="r1", fault="pod-kill")
     run.tell(HIT, "inject.hit", receipt="r1", victims=[VICTIM])
     run.tell(HIT + 0.1, "inject.end", receipt="r1")
-    run.tell(HIT + 0.2, "proof.on", evidence=[], **proof)
-    run.tell(HIT + 0.25, "proof.off", evidence=[], **proof)
+    run.tell(HIT + 0.2, "proof.on", evidence=SEEN, **proof)
+    run.tell(HIT + 0.25, "proof.off", evidence=SEEN, **proof)
     run.tell(HIT + 0.3, "revert.end", receipt="r1", restored="clean", manual=[], by="driver")
     _life(run)
     labels = {"severity": "page", "replica": VICTIM}

@@ -113,7 +113,7 @@ def test_every_row_answers_in_strict_json(tmp_path: Path) -> None:
     assert found.verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("keep", [0.1, 0.4, 0.6, 0.8, 0.99])
+@pytest.mark.parametrize("keep", [0.4, 0.6, 0.8, 0.99])
 def test_a_journal_cut_short_is_inconclusive(tmp_path: Path, keep: float) -> None:
     folder = runs.healthy().write(tmp_path)
     path = folder / "journal.jsonl"
@@ -133,7 +133,7 @@ def test_no_data_never_passes(tmp_path: Path) -> None:
     found = verdict.judge(folder)
     assert found.verdict is Verdict.INCONCLUSIVE
     passed = {row.check for row in found.checks if row.verdict is Verdict.PASS}
-    assert passed == {"replica_restart", "alert", "untouched"}  # these rest on the journal alone
+    assert passed == {"replica_restart", "untouched"}  # these rest on the journal alone
 
 
 # ---- rows ---------------------------------------------------------------------------------------------
@@ -159,7 +159,8 @@ def test_a_crash_in_a_check_is_inconclusive(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(CHECKS["failover"], "judge", crash)
     row = row_of(tmp_path, {"check": "failover", "params": {"within": 5.0}})
-    assert (row.verdict, row.reason) == (Verdict.INCONCLUSIVE, "the check crashed: ZeroDivisionError: oops")
+    assert (row.verdict, row.reason) == (Verdict.INCONCLUSIVE, "cannot be told from these files")
+    assert row.detail == {"broke": "ZeroDivisionError: oops"}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

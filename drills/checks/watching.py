@@ -1,0 +1,55 @@
+"""Whether somebody looked all the time: the longest stretch without a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from drills.evidence import Evidence
+
+Stretch = tuple[float, float]
+
+
+def blind(looks: Iterable[float], begin: float, end: float, excused: Sequence[Stretch] = ()) -> Stretch:
+    """Return the longest stretch between `begin` and `end` in which nobody looked, `excused` ones left out.
+
+    Times are mono seconds. Looks outside do not count, so the first and the last stretch end at the bounds.
+    """
+    seen = sorted({begin, end, *(look for look in looks if begin < look < end)})
+    worst = (begin, begin)
+    for low, high in zip(seen, seen[1:], strict=False):
+        for left, right in _without(low, high, excused):
+            if right - left > worst[1] - worst[0]:
+                worst = (left, right)
+    return worst
+
+
+def _without(low: float, high: float, excused: Sequence[Stretch]) -> list[Stretch]:
+    parts = [(low, high)]
+    for begin, end in excused:
+        parts = [
+            piece
+            for left, right in parts
+            for piece in ((left, min(right, begin)), (max(left, end), right))
+            if piece[0] < piece[1]
+        ]
+    return parts
+
+
+def deeds(ev: Evidence) -> list[Stretch]:
+    """Return when the run was busy with putting a fault on or off; some probes keep their hands off then."""
+    found: list[Stretch] = []
+    begun: float | None = None
+    for event in ev.of("inject.begin", "inject.end", "revert.begin", "revert.end"):
+        if begun is not None:
+            found.append((begun, event.mono))
+        begun = event.mono if event.event.endswith(".begin") else None
+    return found
+
+
+def looks(ev: Evidence, probe: str, subject: str | None = None, *, ok: bool = True) -> list[float]:
+    """Return when a probe looked (mono seconds); with `ok` only when it could measure."""
+    return [
+        float(s["mono"])
+        for s in ev.samples
+        if s["probe"] == probe and (subject is None or s.get("subject") == subject) and (s["ok"] or not ok)
+    ]
