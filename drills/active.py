@@ -49,6 +49,8 @@ class ActiveFaults:
         self.tell("inject.begin", {"receipt": receipt.id, "fault": fault.name})
         fault.inject(self.target, receipt, self._telling())
         self.tell("inject.end", {"receipt": receipt.id})
+        if self.context.stopping():  # the way back first; a stopped run proves nothing anyway
+            raise Stopped("right after the deed")
         self._proof("proof.on", fault, receipt, fault.observe(self.target, receipt, self._telling()))
         if not fault.held:
             self._revert(fault, receipt)

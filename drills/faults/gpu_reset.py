@@ -225,7 +225,8 @@ class _Deed:
             raise self._needs_human(uuid, f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}")
         if outcome == "ok":
             self._verify_device(uuid, base)
-        self._restore_settings(uuid, base)
+        if not self.ctx.stopping():  # else revert, which does the same, is next
+            self._restore_settings(uuid, base)
 
     def _attempt(self, uuid: str, base: str) -> str:
         self._quiet()
