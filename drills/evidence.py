@@ -229,8 +229,8 @@ def read(folder: Path | str) -> Evidence:
         header=header,
         plan=plan,
         events=events,
-        requests=requests,
-        ledger=records.with_arrivals(ledger, run),
+        requests=records.within(requests, events[0].mono, RUN_MAX_S),
+        ledger=records.with_arrivals(records.within(ledger, events[0].mono, RUN_MAX_S), run),
         has_ledger=has_ledger,
         samples=_samples(folder / "samples.ndjson", problems),
         problems=tuple(problems),
@@ -249,8 +249,7 @@ def _sound(told: list[Event], problems: list[str]) -> tuple[tuple[Event, ...], f
 
 def _unusable(event: Event, first: float) -> str:
     """Say why an event tells nothing; empty when it does. Times count from the `first` one."""
-    moment = event.data.get("at_mono")
-    for time in (event.mono, first if moment is None else moment):
+    for time in (event.mono, event.data.get("at_mono", event.mono)):
         if not (strictjson.is_number(time) and time >= 0 and abs(time - first) <= RUN_MAX_S):
             return "its time is no time of the run"
     try:
@@ -285,9 +284,7 @@ def plan_hash(plan: Json) -> str:
     return hashlib.sha256(json.dumps(core, sort_keys=True).encode()).hexdigest()
 
 
-def _table(
-    reader: Callable[[Path | None], pl.DataFrame], path: Path, problems: list[str]
-) -> tuple[pl.DataFrame, bool]:
+def _table(reader: Callable[[Path | None], pl.DataFrame], path: Path, problems: list[str]) -> tuple[pl.DataFrame, bool]:
     if said := _no_file(path):
         problems.append(said)
         return reader(None), False
@@ -305,13 +302,16 @@ def _no_file(path: Path) -> str:
 
 def _object(path: Path) -> Json:
     try:
-        return dict(strictjson.loads(path.read_bytes()))
+        found = strictjson.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except OSError as exc:
         raise FileProblem(path, f"cannot be read ({exc.strerror or exc})") from None
-    except (ValueError, TypeError) as exc:
+    except ValueError as exc:
         raise FileProblem(path, f"cannot be read as JSON ({exc})") from None
+    if not isinstance(found, dict):
+        raise FileProblem(path, "is no JSON object")
+    return found
 
 
 def _samples(path: Path, problems: list[str]) -> tuple[Json, ...]:
@@ -319,7 +319,8 @@ def _samples(path: Path, problems: list[str]) -> tuple[Json, ...]:
     if said := _no_file(path):
         problems.append(said)
         return ()
-    found, bad = [], []
+    found: list[Json] = []
+    bad: list[int] = []
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -330,7 +331,10 @@ def _samples(path: Path, problems: list[str]) -> tuple[Json, ...]:
     whole = content[: content.rfind(b"\n") + 1]
     for number, line in enumerate(whole.splitlines(), start=1):
         sample = _sample(line)
-        (bad if sample is None else found).append(number if sample is None else sample)
+        if sample is None:
+            bad.append(number)
+        else:
+            found.append(sample)
     if bad:
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         problems.append(f"{path.name}:{bad[0]} is no sample{more}")

@@ -80,6 +80,18 @@ _IN_ORDER = (
 )
 #: Stamps are rounded, and a sleeper may wake a moment early.
 _CLOCK_SLACK_S = 0.002
+_STAMPS = (
+    "intended",
+    "sent",
+    "headers",
+    "first_token",
+    "last_token",
+    "start",
+    "connected",
+    "first_byte",
+    "last_byte",
+    "end",
+)
 _STEP_BYTES = 1 << 20
 METRICS = ("ttft", "e2e", "max_gap", "tpot")
 
@@ -95,6 +107,13 @@ def requests(path: Path | None) -> pl.DataFrame:
 def ledger(path: Path | None) -> pl.DataFrame:
     """Return the attempts in order of their start; empty without a file."""
     return _read(path, LEDGER).sort("start", "replica", maintain_order=True)
+
+
+def within(frame: pl.DataFrame, mono: float, span_s: float) -> pl.DataFrame:
+    """Return the frame with stamps (mono, seconds) further than `span_s` from that instant as null: they are none."""
+    stamps = [name for name in _STAMPS if name in frame.columns]
+    far = (pl.col(stamps) - mono).abs() > span_s
+    return frame.with_columns(pl.when(~far).then(pl.col(stamps)))
 
 
 def with_arrivals(attempts: pl.DataFrame, run: str) -> pl.DataFrame:
@@ -134,7 +153,7 @@ def contradictions(frame: pl.DataFrame) -> int:
         return 0
     backwards = [pl.col(b) - pl.col(a) < -_CLOCK_SLACK_S for a, b in _IN_ORDER]
     late = (pl.col("sent") - pl.col("intended") - pl.col("lag")).abs() > _CLOCK_SLACK_S
-    unknown = pl.col("arrival").is_null() | pl.col("intended").is_null()
+    unknown = pl.any_horizontal(pl.col("arrival", "intended", "lag").is_null())
     good = pl.col("outcome").is_in(sorted(GOOD))
     usual = pl.col("outcome") == Outcome.OK
     # A service that tells the usage tells it with every answer; one that does not leaves it out of all.
@@ -144,7 +163,7 @@ def contradictions(frame: pl.DataFrame) -> int:
         & (pl.col("status") == 200)
         & pl.col("finish").is_not_null()
         & pl.col("error").is_null()
-        & pl.all_horizontal(pl.col("sent", "end").is_not_null())
+        & pl.all_horizontal(pl.col("sent", "end", "dup").is_not_null())
         & (pl.col("cached") | (pl.col("tokens") >= pl.col("tokens_asked")).fill_null(value=True))
         & (pl.col("attempts").list.last().struct.field("outcome").is_in(sorted(GOOD)))
     ).fill_null(value=False)

@@ -25,7 +25,10 @@ def loads(text: bytes) -> Any:
     """Return the value; raises ValueError, in words of its own, for anything that is no JSON."""
     if text.count(b"[") + text.count(b"{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
         raise ValueError(f"nested more than {DEPTH_MAX} deep")
-    return json.loads(text, parse_constant=_none, parse_float=_float, parse_int=_int)
+    try:
+        return json.loads(text, parse_constant=_none, parse_float=_float, parse_int=_int)
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8") from None
 
 
 def _depth(text: bytes) -> int:

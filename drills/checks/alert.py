@@ -67,7 +67,7 @@ class Alert(Check[AlertParams]):
         if watched < 0:
             return cls.unclear(f"Prometheus was not seen in the {POLL_GAP_S:g} s before the injection", **row)
         if firing is None:
-            return cls._silence(ev, params, hit, said, watched, row)
+            return cls._silence(params, hit, said, watched, row)
         if row["value"] > watched + POLL_GAP_S:
             return cls.unclear(f"fired, and before that Prometheus was seen for {watched:.1f} s only", **row)
         if row["value"] > params.within:
@@ -77,7 +77,7 @@ class Alert(Check[AlertParams]):
 
     @classmethod
     def _silence(
-        cls, ev: Evidence, params: AlertParams, hit: float, said: list[Event], watched: float, row: dict[str, Any]
+        cls, params: AlertParams, hit: float, said: list[Event], watched: float, row: dict[str, Any]
     ) -> CheckResult:
         verdict = by_deadline(None, params.within, watched)
         if verdict is Verdict.INCONCLUSIVE:
@@ -91,9 +91,7 @@ class Alert(Check[AlertParams]):
         return cls.result(verdict, f"did not fire within {params.within:g} s", **row)
 
     @classmethod
-    def _after(
-        cls, ev: Evidence, params: AlertParams, hit: float, watched: float, row: dict[str, Any]
-    ) -> CheckResult:
+    def _after(cls, ev: Evidence, params: AlertParams, hit: float, watched: float, row: dict[str, Any]) -> CheckResult:
         """Judge what must follow the firing."""
         detail = row["detail"]
         if params.notified_within is not None:

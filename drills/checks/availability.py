@@ -53,5 +53,6 @@ class Availability(Check[AvailabilityParams]):
         )
 
 
-def _outcomes(outcomes: list[str]) -> dict[str, int]:
-    return {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
+def _outcomes(outcomes: list[str | None]) -> dict[str, int]:
+    named = [outcome or "none" for outcome in outcomes]
+    return {outcome: named.count(outcome) for outcome in sorted(set(named))}

@@ -35,7 +35,9 @@ class Untouched(Check[UntouchedParams]):
             who = ", ".join(sorted({str(e.data["replica"]) for e in moved})) or "a bystander"
             events = tuple(e.n for e in [*moved, *denied])
             count = len({e.data["replica"] for e in moved}) or 1
-            return cls.result(Verdict.FAIL, f"{who} was restarted or changed; none may be", value=count, events=events, **row)
+            return cls.result(
+                Verdict.FAIL, f"{who} was restarted or changed; none may be", value=count, events=events, **row
+            )
         if not bystanders(ev):
             return cls.unclear("there is no replica besides the victims", **row)
         if not any(e.event == "proof.off" for e in proofs):

@@ -171,7 +171,9 @@ def _cpu_unseen(ev: Evidence) -> str:
     low, high = blind(looks(ev, "load"), begun.begin, (fault or begun).end, deeds(ev))
     if high - low <= PROBE_GAP_S:
         return ""
-    return f"the generator's CPU was not measured for {high - low:.1f} s of baseline and fault, {PROBE_GAP_S:g} s may be"
+    return (
+        f"the generator's CPU was not measured for {high - low:.1f} s of baseline and fault, {PROBE_GAP_S:g} s may be"
+    )
 
 
 def _busiest(ev: Evidence) -> float | None:

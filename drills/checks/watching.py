@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from drills.evidence import Evidence
+from drills.model import Event
 
 Stretch = tuple[float, float]
 
@@ -16,7 +18,7 @@ def blind(looks: Iterable[float], begin: float, end: float, excused: Sequence[St
     """
     seen = sorted({begin, end, *(look for look in looks if begin < look < end)})
     worst = (begin, begin)
-    for low, high in zip(seen, seen[1:], strict=False):
+    for low, high in pairwise(seen):
         for left, right in _without(low, high, excused):
             if right - left > worst[1] - worst[0]:
                 worst = (left, right)
@@ -37,12 +39,15 @@ def _without(low: float, high: float, excused: Sequence[Stretch]) -> list[Stretc
 
 def deeds(ev: Evidence) -> list[Stretch]:
     """Return when the run was busy with putting a fault on or off; some probes keep their hands off then."""
+    ends = {"inject.begin": ("inject.end", "revert.begin"), "revert.begin": ("revert.end",)}
     found: list[Stretch] = []
-    begun: float | None = None
+    begun: Event | None = None
     for event in ev.of("inject.begin", "inject.end", "revert.begin", "revert.end"):
-        if begun is not None:
-            found.append((begun, event.mono))
-        begun = event.mono if event.event.endswith(".begin") else None
+        if begun is not None and event.event in ends[begun.event]:
+            found.append((begun.mono, event.mono))
+            begun = None
+        if event.event in ends:
+            begun = event
     return found
 
 

@@ -172,7 +172,9 @@ class Facts:
         if hit is None:
             return []
         broken = [row for row in self.victim_attempts if row["close"] not in ("complete", "client_gone", "open")]
-        return sorted((row for row in broken if row["end"] is not None and row["end"] >= hit), key=lambda row: float(row["end"]))
+        return sorted(
+            (row for row in broken if row["end"] is not None and row["end"] >= hit), key=lambda row: float(row["end"])
+        )
 
 
 def lines_of(*events: Event | None) -> str:

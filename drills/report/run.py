@@ -135,6 +135,8 @@ def drawn(facts: Facts) -> figures.Drawing:
     columns = ("intended", "end", "outcome", "first_token")
     points = []
     for intended, end, outcome, first in facts.evidence.requests.select(columns).rows():
+        if intended is None:
+            continue
         ttft = None if first is None else first - intended
         points.append(figures.Point(intended - facts.zero, (end or intended) - facts.zero, str(outcome), ttft))
     rate = ((facts.experiment.get("load") or {}).get("arrivals") or {}).get("rate")

@@ -132,3 +132,35 @@ def test_inconclusive_when_the_run_ended_before_the_bound_or_nothing_was_injecte
     assert judge(run, tmp_path / "a", within=END).verdict is Verdict.INCONCLUSIVE
     assert judge(runs.quiet(), tmp_path / "b").verdict is Verdict.INCONCLUSIVE
     assert VICTIM in run.of("inject.hit")[0]["victims"]
+
+
+def unwatched(run: Run, begin: float, end: float, **change: Any) -> Run:
+    """Let nobody look at Prometheus in that time."""
+    dark = [s for s in run.samples if s["probe"] == "alerts" and begin < s["mono"] < end]
+    for sample in dark:
+        sample |= change
+    if not change:
+        run.samples = [s for s in run.samples if s not in dark]
+    return run
+
+
+@pytest.mark.parametrize("change", [{}, {"ok": False, "error": "timed out"}, {"mono": float("nan")}])
+@pytest.mark.parametrize(
+    ("begin", "end", "resolves"),
+    [(0, HIT, None), (HIT - 5, HIT, None), (HIT, HIT + 7, None), (HIT + 7, END, 40.0), (HIT + 8, HIT + 14, 40.0)],
+)
+def test_inconclusive_when_nobody_looked_before_the_decision(
+    tmp_path: Path, begin: float, end: float, resolves: float | None, change: dict[str, Any]
+) -> None:
+    run = unwatched(runs.healthy(), begin, end, **change)
+    row = judge(run, tmp_path, **({"resolves_within": resolves} if resolves else {}))
+    assert (row.verdict, "Prometheus was" in row.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_what_happens_after_the_decision_need_not_be_watched(tmp_path: Path) -> None:
+    assert judge(unwatched(runs.healthy(), HIT + 7.5, END), tmp_path).verdict is Verdict.PASS
+
+
+def test_a_gap_that_is_allowed_is_no_gap(tmp_path: Path) -> None:
+    run = unwatched(unwatched(runs.healthy(), HIT - 4, HIT - 0.1), HIT + 1, HIT + 5)
+    assert judge(run, tmp_path, resolves_within=40.0).verdict is Verdict.PASS

@@ -121,3 +121,8 @@ def test_inconclusive_when_the_run_ended_before_the_bound(tmp_path: Path) -> Non
     run.tell(FAULT + 30, "load.stopping")
     row = judge(run, tmp_path, "replica_restart", within=60.0)
     assert (row.verdict, "watched for" in row.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_a_late_one_says_how_late(tmp_path: Path) -> None:
+    row = runs.judge(runs.healthy(), tmp_path, "replica_restart", within=15.0)
+    assert row.reason == "replica-1: back 20.4 s after the injection, by supervisor; 15 s allowed"

@@ -1,19 +1,20 @@
 """Damaged, changed and missing files: one clear line or an inconclusive run, never a crash and never a pass."""
 
+import functools
 import json
 import random
-import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drills import evidence, present, verdict
 from drills.errors import EXIT_USAGE, DrillError
-from drills.model import Restored, Verdict
+from drills.model import Restored, RunVerdict, Verdict
 from drills.report import run as report
 from tests.unit import runs
 from tests.unit.runs import FAULT, HIT, START, Run
@@ -25,20 +26,18 @@ DEEP = b"[" * 100_000 + b"\n"
 # ---- whatever is done to the files --------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """Return the files of a run that fails by far and of one that passes, thin enough to be judged in no time."""
-    found = {}
-    for name in ("fail", "pass"):
-        run = runs.healthy(rate=6.0)
-        run.plan["hash"] = evidence.plan_hash(run.plan)
-        if name == "fail":
-            run.fail(run.between(HIT, runs.END)[::2])
-            run.recount()
-        folder = run.write(tmp_path_factory.mktemp(name))
-        verdict.write(folder)
-        found[name] = {file: (folder / file).read_bytes() for file in FILES}
-    return found
+@functools.cache
+def stored(kind: str) -> dict[str, bytes]:
+    """Return the files of a run that fails by far, or of one that passes, thin enough to be judged in no time."""
+    run = runs.healthy(rate=6.0)
+    run.plan["hash"] = evidence.plan_hash(run.plan)
+    if kind == "fail":
+        run.fail(run.between(HIT, runs.END)[::2])
+        run.recount()
+    with tempfile.TemporaryDirectory() as name:
+        folder = run.write(Path(name))
+        assert verdict.write(folder).verdict == kind
+        return {file: (folder / file).read_bytes() for file in FILES}
 
 
 GARBAGE: list[Any] = [
@@ -88,7 +87,9 @@ def damaged(name: str, content: bytes, rng: random.Random) -> bytes:
     elif way == "twice":
         lines.insert(at, lines[rng.randrange(len(lines))])
     else:
-        lines[at] = rng.choice([b"null\n", b"[]\n", b"{}\n", b"5\n", b'"x"\n', b'{"values":"x"}\n', b"\n", b"\0\n", DEEP])
+        lines[at] = rng.choice(
+            [b"null\n", b"[]\n", b"{}\n", b"5\n", b'"x"\n', b'{"values":"x"}\n', b"\n", b"\0\n", DEEP]
+        )
     return b"".join(lines)
 
 
@@ -97,32 +98,254 @@ def look(act: Callable[[], object]) -> str:
     try:
         act()
     except DrillError as error:
-        assert error.exit_code == EXIT_USAGE, error
-        assert str(error).strip()
-        return str(error)
-    return ""
+        said, code = str(error), error.exit_code
+    else:
+        return ""
+    assert (code, "\n" in said) == (EXIT_USAGE, False), said
+    return said
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None)
 @given(kind=st.sampled_from(["fail", "pass"]), seed=st.integers(0, 2**32))
-def test_no_damage_crashes_or_makes_a_pass(
-    stored: dict[str, dict[str, bytes]], tmp_path_factory: pytest.TempPathFactory, kind: str, seed: int
-) -> None:
+def test_no_damage_crashes_or_makes_a_pass(kind: str, seed: int) -> None:
     rng = random.Random(seed)
-    home = tmp_path_factory.mktemp("home")
-    folder = home / "reports" / "runs" / f"20261130T000000Z-pod-kill-{runs.RUN}"
-    folder.mkdir(parents=True)
-    for file, content in stored[kind].items():
-        (folder / file).write_bytes(content)
-    for name in rng.sample(FILES, rng.choice((1, 1, 2))):
-        (folder / name).write_bytes(damaged(name, (folder / name).read_bytes(), rng))
-    try:
-        look(lambda: present.run(str(folder), home / "reports"))
+    with tempfile.TemporaryDirectory() as name:
+        reports = Path(name)
+        folder = reports / "runs" / f"20261130T000000Z-pod-kill-{runs.RUN}"
+        folder.mkdir(parents=True)
+        for file, content in stored(kind).items():
+            (folder / file).write_bytes(content)
+        for file in rng.sample(FILES, rng.choice((1, 1, 2))):
+            (folder / file).write_bytes(damaged(file, (folder / file).read_bytes(), rng))
+        look(lambda: present.run(str(folder), reports))
         if seed % 4 == 0:  # figures take their time
             look(lambda: report.render(folder))
         error = look(lambda: verdict.write(folder))
         assert (folder / "verdict.json").is_file() == (not error)
-        if not error and kind == "fail":
-            assert json.loads((folder / "verdict.json").read_bytes())["verdict"] != "pass"
-    finally:
-        shutil.rmtree(home)
+        if not error:
+            found = json.loads((folder / "verdict.json").read_bytes())
+            assert kind == "pass" or found["verdict"] != "pass"
+            assert not [row for row in found["checks"] if "broke" in row["detail"]]
+
+
+# ---- each kind of damage ------------------------------------------------------------------------------
+
+
+def judged(run: Run, folder: Path, spoil: Callable[[Path], object] = lambda _: None) -> RunVerdict:
+    """Judge the run as it is, after its files were spoilt."""
+    written = run.write(folder)
+    spoil(written)
+    return verdict.judge(written)
+
+
+def loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def become_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def rewrite(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    return lambda path: (path.write_bytes(change(path.read_bytes())), None)[1]
+
+
+SPOILS: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "empty": rewrite(lambda _: b""),
+    "short": rewrite(lambda c: c[: len(c) // 2]),
+    "torn in the middle": rewrite(lambda c: c[:5000] + c[5040:]),
+    "hole": rewrite(lambda c: b"".join(c.splitlines(keepends=True)[:100] + c.splitlines(keepends=True)[160:])),
+    "folder": become_folder,
+    "symlink loop": loop,
+    "null": rewrite(lambda c: b"null\n" + c),
+    "list": rewrite(lambda c: c + b"[]\n"),
+    "other shape": rewrite(lambda c: c + b'{"values":"x"}\n'),
+    "deep": rewrite(lambda c: c + DEEP),
+}
+
+
+@pytest.mark.parametrize("name", ["samples.ndjson", "requests.ndjson", "ledger.ndjson"])
+@pytest.mark.parametrize("way", SPOILS)
+def test_a_file_that_is_not_whole_is_inconclusive(tmp_path: Path, name: str, way: str) -> None:
+    found = judged(runs.healthy(), tmp_path, lambda folder: SPOILS[way](folder / name))
+    assert (found.verdict, found.exit_code) == (Verdict.INCONCLUSIVE, 2)
+    assert name in found.reason or "have a record" in found.reason
+    report.render(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["samples.ndjson", "journal.jsonl"])
+def test_a_torn_last_line_alone_is_tolerated(tmp_path: Path, name: str) -> None:
+    found = judged(runs.healthy(), tmp_path, lambda folder: rewrite(lambda c: c + b'{"mono": 1')(folder / name))
+    assert found.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("probe", ["alerts", "router", "load"])
+@pytest.mark.parametrize("when", [(START - 1, START + 11), (FAULT + 30, FAULT + 41), (runs.END - 11, runs.END)])
+def test_a_probe_that_was_silent_is_inconclusive(tmp_path: Path, probe: str, when: tuple[float, float]) -> None:
+    run = runs.healthy()
+    run.samples = [s for s in run.samples if s["probe"] != probe or not when[0] < s["mono"] < when[1]]
+    found = judged(run, tmp_path)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert f"probe {probe} of" in found.reason
+
+
+def test_a_probe_may_keep_its_hands_off_during_a_deed(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.samples = [s for s in run.samples if s["probe"] != "router" or not HIT < s["mono"] < HIT + 18]
+    for event in run.events:
+        if event["event"] == "inject.end":
+            event["mono"] = HIT + 12
+    assert judged(run, tmp_path).verdict is Verdict.PASS
+
+
+def test_heartbeats_without_cpu_are_inconclusive_in_words(tmp_path: Path) -> None:
+    run = runs.healthy()
+    for sample in run.samples:
+        if sample["probe"] == "load" and sample["mono"] > FAULT:
+            del sample["values"]["cpu"]
+    assert "100 of 170 heartbeats of the generator do not tell its CPU" in judged(run, tmp_path).reason
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[" * 100_000 + b"\n", b"null\n", b"{}\n", b'{"n":1}\n'])
+def test_a_journal_that_cannot_be_read_is_a_bad_file(tmp_path: Path, content: bytes | None) -> None:
+    folder = runs.healthy().write(tmp_path)
+    verdict.write(folder)
+    (folder / "journal.jsonl").unlink() if content is None else (folder / "journal.jsonl").write_bytes(content)
+    for act in (lambda: verdict.write(folder), lambda: report.render(folder), lambda: evidence.read(folder)):
+        assert "journal" in look(act)
+    assert not (folder / "verdict.json").exists()
+
+
+LOST: dict[str, Callable[[Run], object]] = {
+    "empty receipt": lambda run: run.of("receipt")[0].update(receipt={}),
+    "victims": lambda run: run.of("receipt")[0]["receipt"].update(victims=7),
+    "revert": lambda run: run.of("revert.end")[0].update(restored=["clean"]),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_a_damaged_receipt_left_behind_is_unknown(tmp_path: Path, name: str) -> None:
+    run = runs.healthy()
+    LOST[name](run)
+    found = judged(run, tmp_path)
+    assert (found.verdict, found.restored, found.exit_code) == (Verdict.INCONCLUSIVE, Restored.UNKNOWN, 5)
+
+
+def _hit(run: Run, mono: float) -> None:
+    next(e for e in run.events if e["event"] == "inject.hit")["data"]["at_mono"] = mono
+
+
+UNTRUE: dict[str, Callable[[Run], object]] = {
+    "not done": lambda run: run.requests[900].update(done=False),
+    "no usage": lambda run: run.requests[900].update(tokens=None),
+    "too few tokens": lambda run: run.requests[900].update(tokens=31),
+    "no status": lambda run: run.requests[900].update(status=None),
+    "no attempts": lambda run: run.requests[900].update(attempts=[]),
+    "no finish": lambda run: run.requests[900].update(finish=None),
+    "failed attempt": lambda run: run.requests[900]["attempts"][0].update(outcome="error"),
+    "error": lambda run: run.requests[900].update(error="reset"),
+    "before intended": lambda run: run.requests[900].update(first_token=run.requests[900]["intended"] - 0.1),
+    "before sent": lambda run: run.requests[900].update(sent=run.requests[900]["first_token"] + 0.1),
+    "lag": lambda run: run.requests[900].update(lag=0.5),
+    "end": lambda run: run.requests[900].update(end=run.requests[900]["last_token"] - 0.1),
+    "far away": lambda run: run.requests[900].update(intended=1e308),
+}
+
+
+@pytest.mark.parametrize("name", UNTRUE)
+def test_a_record_that_contradicts_itself_is_inconclusive(tmp_path: Path, name: str) -> None:
+    run = runs.healthy()
+    UNTRUE[name](run)
+    found = judged(run, tmp_path)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "1 record contradicts itself" in found.reason
+
+
+def test_a_service_that_never_tells_usage_contradicts_nothing(tmp_path: Path) -> None:
+    run = runs.healthy()
+    for record in run.requests:
+        record["tokens"] = None
+    assert judged(run, tmp_path).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("time", [float("nan"), float("inf"), 1e308, -1.0])
+def test_a_time_that_is_none_is_inconclusive(tmp_path: Path, time: float) -> None:
+    run = runs.healthy()
+    _hit(run, time)
+    assert "its time is no time of the run" in judged(run, tmp_path / "a").reason
+
+    def spoil(folder: Path) -> None:
+        path = folder / "journal.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        next(line for line in lines if line["event"] == "inject.hit")["mono"] = time
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    found = judged(runs.healthy(), tmp_path / "b", spoil)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "its time is no time of the run" in found.reason
+
+
+@pytest.mark.parametrize("seen", [None, []])
+@pytest.mark.parametrize("proof", ["proof.on", "proof.off"])
+def test_a_proof_without_evidence_proves_nothing(tmp_path: Path, proof: str, seen: object) -> None:
+    run = runs.healthy()
+    run.of(proof)[0]["evidence"] = seen
+    assert "there is no evidence with that word" in judged(run, tmp_path).reason
+
+
+def test_a_plan_that_was_changed_is_inconclusive(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.plan["hash"] = evidence.plan_hash(run.plan)
+    assert judged(run, tmp_path / "a").verdict is Verdict.PASS
+    run.plan["experiment"]["checks"] = run.plan["experiment"]["checks"][3:]
+    assert "its hash is another one" in judged(run, tmp_path / "b").reason
+    plan = json.dumps(run.plan | {"seed": 8})
+    said = judged(runs.healthy(), tmp_path / "c", lambda folder: (folder / "plan.json").write_text(plan)).reason
+    assert "plan.json is not the plan that the journal begins with" in said
+
+
+# ---- the verdict that is shown is that of the files ---------------------------------------------------
+
+
+def test_a_verdict_of_other_files_is_not_shown(tmp_path: Path) -> None:
+    folder = runs.healthy().write(tmp_path)
+    assert any("not there; `drill judge` writes it" in line for line in present.run(str(folder), tmp_path))
+    verdict.write(folder)
+    assert present.run(str(folder), tmp_path)[1].startswith("verdict pass")
+    assert not any("drill judge" in line for line in present.run(str(folder), tmp_path))
+    (folder / "samples.ndjson").unlink()
+    shown = present.run(str(folder), tmp_path)
+    assert shown[1].startswith("verdict inconclusive")
+    assert any("verdict.json says something else than these files" in line for line in shown)
+    assert "verdict.json says something else" in report.render(folder)[report.POSTMORTEM].decode().replace("\\", "")
+
+
+@pytest.mark.parametrize("content", ["[]", '{"verdict":"pass"}', "{", "null", '{"checks":null}'])
+def test_a_damaged_verdict_is_said(tmp_path: Path, content: str) -> None:
+    folder = runs.healthy().write(tmp_path)
+    verdict.write(folder)
+    (folder / "verdict.json").write_text(content)
+    assert any("verdict.json says something else" in line for line in present.run(str(folder), tmp_path))
+    assert "delete it and run `drill judge` again" in look(lambda: report.render(folder))
+
+
+def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.of("end")[0].update(status="broken", reason="\x1b[31mred\ud800")
+    lines = present.run(str(run.write(tmp_path)), tmp_path)
+    assert "\n".join(lines).encode().isascii() or "\x1b" not in "".join(lines)
+    verdict.write(tmp_path)
+
+
+# ---- words --------------------------------------------------------------------------------------------
+
+
+def test_reasons_are_words(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.of("load.stopped")[0].update(drawn=None, outcomes=None)
+    reason = judged(run, tmp_path).reason
+    assert "never said how many arrivals it drew" in reason
+    assert not [word for word in ("None", "nan", "Error", "{") if word in reason]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drills import journal
 from drills.clock import Clock
-from drills.errors import DrillError
+from drills.errors import EXIT_STOPPED, EXIT_USAGE, DrillError
 from drills.model import Event, Restored
 
 VALUES = st.recursive(
@@ -95,14 +95,16 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
     ):
         book.tell("a", {})
     assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == EXIT_STOPPED
     assert book.last_n == 0
 
 
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(DrillError, match="cannot be opened: No such file"):
         journal.Journal(tmp_path / "nowhere" / "journal.jsonl")
-    with pytest.raises(DrillError, match="cannot be read: No such file"):
+    with pytest.raises(DrillError, match="cannot be read: No such file") as caught:
         journal.read(tmp_path / "journal.jsonl")
+    assert caught.value.exit_code == EXIT_USAGE
 
 
 def test_threads_share_one_numbering(tmp_path: Path) -> None:

