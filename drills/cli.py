@@ -145,9 +145,9 @@ def judge(
     reports: Reports = RUNS,
 ) -> int:
     """Judge a stored run again: offline, from its files alone."""
-    from drills import runfolder, verdict
+    from drills import upkeep, verdict
 
-    folder = runfolder.find_run(name, reports / "runs")
+    folder = upkeep.stored(name, reports)
     judged = verdict.write(folder)
     _say(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}   {folder / 'verdict.json'}")
     return judged.exit_code
@@ -160,9 +160,9 @@ def report(
 ) -> int:
     """Write the postmortem of a stored run again: offline, from its files alone."""
     from drills import report as reporting
-    from drills import runfolder
+    from drills import upkeep
 
-    folder = runfolder.find_run(name, reports / "runs")
+    folder = upkeep.stored(name, reports)
     reporting.write(folder)
     _say(str(folder / "postmortem.md"))
     return 0
@@ -214,7 +214,7 @@ def main() -> None:
     except typer.Exit as done:
         code = done.exit_code
     except typer.exceptions.TyperException as error:
-        code = _complain(f"{error.format_message()} (see drill --help)", errors.EXIT_USAGE)
+        code = _misused(error.format_message())
     except typer.Abort:
         code = _complain("stopped before anything was touched", errors.EXIT_STOPPED)
     except errors.DrillError as error:
@@ -233,6 +233,13 @@ def _bug(bug: Exception) -> str:
     with tempfile.NamedTemporaryFile("w", prefix="drill-bug-", suffix=".txt", delete=False) as out:
         traceback.print_exception(bug, file=out)
     return f"our bug: {type(bug).__name__}: {bug}; what was on is reverted or `drill status` says so; report {out.name}"
+
+
+def _misused(text: str) -> int:
+    if not text.startswith("Usage:"):
+        return _complain(f"{text} (see drill --help)", errors.EXIT_USAGE)
+    print(text, file=sys.stderr)  # a command is missing: the help says which there are
+    return errors.EXIT_USAGE
 
 
 def _complain(text: str, code: int) -> int:

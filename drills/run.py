@@ -169,11 +169,13 @@ class Drill:
             status, reason = "broken", str(error)
         finally:
             self.active.revert_all()
+            self._show(None)
             self._finish()
         return Ended(status, reason, self.active.restored, tuple(self.active.manual))
 
     def _stopped(self, error: Stopped) -> str:
         """Return why the run was stopped; a signal is journalled wherever it was noticed."""
+        self.s.view.say(f"{self.stop.reason or error}: putting everything back")
         if self.stop.reason is None:
             return str(error)
         self.note("signal", {"signal": self.stop.reason})
@@ -260,7 +262,8 @@ class Drill:
 
     def _phase(self, phase: Phase, planned_s: float) -> None:
         self.tell("phase", {"phase": phase.value, "planned_s": planned_s})
-        self.s.view.phase(phase.value, planned_s)
+        if phase is not Phase.RECOVERY:  # which says itself how much of it is left
+            self.s.view.phase(phase.value, planned_s)
 
     def _hold(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Let time pass, looking out for everything that ends a run early."""
@@ -321,7 +324,11 @@ class Drill:
                 return False
             return self.watch.all_serve_again() and self.watch.quiet() and now - self._bad_mono() >= WATCH_S
 
-        self._hold(max(zero + planned["recovery_s"] - began, WATCH_S), until=settled)
+        left_s = max(zero + planned["recovery_s"] - began, WATCH_S)
+        self.s.view.phase(Phase.RECOVERY.value, left_s)
+        self._hold(left_s, until=settled)
+        if settled():
+            self.s.view.say(f"recovery: good for {WATCH_S:.0f} s, nothing fires: ended")
 
     def _bad_mono(self) -> float:
         """Return when a request last ended badly; long ago if none did."""

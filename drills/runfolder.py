@@ -13,6 +13,7 @@ from drills.errors import FileProblem, Refused, nearest
 #: Where runs are kept, below the working folder.
 REPORTS_DIR: Final = Path("reports/runs")
 LATEST: Final = "latest"
+TAIL_BYTES: Final = 4096
 
 #: One of these makes a folder a run folder.
 _MARKS = ("plan.json", "journal.jsonl")
@@ -54,7 +55,8 @@ def find_run(name: str = LATEST, reports_dir: Path = REPORTS_DIR) -> Path:
     if name == LATEST:
         if not runs:
             raise FileProblem(reports_dir, "there is no run yet; begin with: drill run noop")
-        return runs[-1]
+        # A run that was refused touched nothing; it must not hide the real one before it.
+        return next((run for run in reversed(runs) if not _refused(run)), runs[-1])
     for folder in runs:
         if name == folder.name or name == run_id(folder):
             return folder
@@ -84,6 +86,13 @@ def run_id(folder: Path) -> str:
     """Return the run id in a folder's name, or the whole name where it is another one."""
     match = _NAME.fullmatch(folder.name)
     return match[1] if match else folder.name
+
+
+def _refused(folder: Path) -> bool:
+    try:
+        return b'"status":"refused"' in (folder / "journal.jsonl").read_bytes()[-TAIL_BYTES:]
+    except OSError:
+        return False
 
 
 def _is_run(path: Path) -> bool:

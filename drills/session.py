@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import drills
-from drills import errors, live, lock, plan, report, runfolder, signals, verdict
+from drills import errors, live, lock, plan, present, report, runfolder, signals, verdict
 from drills.access import procs
 from drills.access.local import LocalHost
 from drills.clock import Clock
@@ -25,7 +25,7 @@ from drills.lab import defects, manage
 from drills.lab.client import Lab
 from drills.lab.config import LabConfig, lab_dir
 from drills.lab.target import LabTarget
-from drills.model import Json, Restored, RunVerdict, Verdict
+from drills.model import Json, Restored, RunVerdict
 from drills.run import Drill, Ended, Setting, StopFlag
 from drills.target import TargetSpec, load_target
 
@@ -70,8 +70,8 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> 
     with signals.told(stop.set), lab_for(spec, options, echo) as lab:
         assert spec.lab is not None
         spec = replace(spec, url=f"{lab.data['entry'][spec.lab.entry]}/v1")
-        for one in experiments:
-            ended.append(_run_one(one, spec, lab, options, stop, echo))
+        for word, one in zip(names, experiments, strict=True):
+            ended.append(_run_one(one, word, spec, lab, options, stop, echo))
             if ended[-1].code in STOPS_SUITE or stop.reason:
                 break
     for told in ended:  # last, so that it is what stays on the screen
@@ -158,7 +158,13 @@ def lab_config(spec: TargetSpec, options: Options) -> LabConfig:
 
 
 def _run_one(
-    one: Experiment, spec: TargetSpec, lab: Lab, options: Options, stop: StopFlag, echo: Callable[[str], None]
+    one: Experiment,
+    word: str,
+    spec: TargetSpec,
+    lab: Lab,
+    options: Options,
+    stop: StopFlag,
+    echo: Callable[[str], None],
 ) -> Told:
     run_id = runfolder.new_run_id()
     seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
@@ -179,7 +185,7 @@ def _run_one(
         keep_alive=_now_and_then(target.keep_alive),
     )
     with view:
-        ended = Drill(setting).go(header(planned, target, options))
+        ended = Drill(setting).go(header(planned, word, target, options))
     try:
         judged = conclude(folder)
     except (OSError, DrillError) as error:
@@ -219,7 +225,7 @@ def conclude(folder: Path) -> RunVerdict:
 def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
     if ended.status == "refused":
         return Told(judged.exit_code, (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}"))
-    lines = [f"  {c.check}: {c.verdict}: {c.reason}" for c in judged.checks if c.verdict != Verdict.PASS]
+    lines = [present.check(row) for row in judged.checks]
     lines += [f"{ended.status}: {ended.reason}"] if ended.reason else []
     lines += [f"reason: {judged.reason}"] if judged.reason and ended.reason not in judged.reason else []
     lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
@@ -244,8 +250,11 @@ def _near(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def header(planned: plan.Plan, target: LabTarget, options: Options) -> Json:
-    """Return the journal's header: everything needed to understand and repeat the run."""
+def header(planned: plan.Plan, word: str, target: LabTarget, options: Options) -> Json:
+    """Return the journal's header: everything needed to understand and repeat the run.
+
+    `word` is how the experiment was named on the command line.
+    """
     content, facts = planned.to_json(), target.facts()
     return {
         "run": planned.run,
@@ -254,7 +263,7 @@ def header(planned: plan.Plan, target: LabTarget, options: Options) -> Json:
         "python": platform.python_version(),
         "seed": planned.seed,
         "target": planned.target.name,
-        "command": _command(planned, options),
+        "command": _command(planned, word, options),
         "plan": content,
         "versions": facts.pop("versions"),
         "facts": facts,
@@ -262,12 +271,14 @@ def header(planned: plan.Plan, target: LabTarget, options: Options) -> Json:
     }
 
 
-def _command(planned: plan.Plan, options: Options) -> str:
-    words = ["drill", "run", planned.experiment.name, "--seed", str(planned.seed)]
+def _command(planned: plan.Plan, word: str, options: Options) -> str:
+    words = ["drill", "run", word, "--seed", str(planned.seed)]
     for flag, value in (
         ("--target", options.target),
         ("--targets", options.targets_file),
         ("--defect", options.defect),
+        ("--startup", None if options.startup_s is None else f"{options.startup_s:g}s"),
+        ("--port-base", options.port_base),
     ):
         words += [flag, str(value)] if value is not None else []
     return shlex.join(words)

@@ -11,7 +11,7 @@ from drills import lock, runfolder, session, signals
 from drills import recover as recovering
 from drills.access.local import LocalHost
 from drills.clock import Clock, utc
-from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, Refused, UsageError
+from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, FileProblem, Refused, UsageError
 from drills.journal import read
 from drills.lab import config, keeper, manage
 from drills.lab.client import Lab
@@ -99,6 +99,21 @@ def stop(run: str, target: str | None, targets: Path | None) -> str:
     return f"run {run}: asked to stop; it puts everything back and ends within seconds"
 
 
+def stored(name: str, reports: Path) -> Path:
+    """Return the folder of a run that can be judged again. Raises FileProblem; nothing is written then."""
+    folder = runfolder.find_run(name, reports / "runs")
+    held = lock.read(LocalHost(), _state_dir())
+    if held is not None and Path(held.folder) == folder and not held.dead(Clock()):
+        raise FileProblem(
+            folder, f"run {held.run} is still going (pid {held.pid}); wait for its end; nothing was written"
+        )
+    begun = (folder / "load.json").is_file()
+    missing = [n for n in ("requests.ndjson", "samples.ndjson") if begun and not (folder / n).exists()]
+    if missing:
+        raise FileProblem(folder, f"{' and '.join(missing)} of this run are not here, so it stays as it was judged")
+    return folder
+
+
 def unfinished(reports: Path) -> Iterator[Path]:
     """Yield the run folders whose journal has no end."""
     for folder in runfolder.list_runs(reports / "runs"):
@@ -126,6 +141,8 @@ def lab_down(*, force: bool) -> str:
     held = lock.read(LocalHost(), _state_dir())
     if held is not None and not held.dead(Clock()) and not force:
         raise Refused(f"lab: run {held.run} drills it; stop that with `drill stop {held.run}`, or add --force")
+    for left in [] if force else recovering.outstanding(LocalHost(), _state_dir()):
+        raise Refused(f"lab: not put back yet: {left.sentence()}; run `drill recover`, or add --force")
     return "lab: down" if manage.down() else "lab: none was up"
 
 
@@ -153,7 +170,12 @@ def lab_status() -> list[str]:
 
 def _no_lab() -> str:
     if keeper.locked(config.lab_dir()):
-        return "starting or ending; `drill lab down` ends it"
+        owner = manage.starting_owner()
+        mine = owner.startswith("run:") and not session.orphaned(owner)
+        whose = (
+            f"a run, pid {owner.partition(':')[2].partition('-')[0]}, has it" if mine else "`drill lab down` ends it"
+        )
+        return f"starting or ending; {whose}"
     return "not up; a run starts it, or `drill lab up`"
 
 

@@ -97,6 +97,9 @@ def test_status_does_not_promise_a_timer_that_is_dead(drill: Driller, lab: Lab) 
     procs.signal(armed["data"]["pid"], armed["data"]["start"], signal.SIGKILL)
     eventually(lambda: not procs.alive(armed["data"]["pid"], armed["data"]["start"]), 5)
     assert "its timer was killed" in drill("status", "--reports", str(drill.reports)).out
+    refused = drill("lab", "down")
+    assert refused.code == 3
+    assert "drill recover" in refused.err
     assert drill("recover", "--reports", str(drill.reports)).code == 0
     assert outstanding(LocalHost(), str(lab.dir / "drill")) == []
 
@@ -155,6 +158,10 @@ def test_the_lab_is_not_taken_from_under_a_run(drill: Driller, lab: Lab) -> None
     refused = drill("lab", "down")
     assert refused.code == 3
     assert "drill stop" in refused.err
+    for command in ("judge", "report"):
+        going = drill(command, "latest", "--reports", str(drill.reports))
+        assert going.code == 64
+        assert "still going" in going.err
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert lab.alive

@@ -71,3 +71,12 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(Refused, match="cannot be made: Not a directory; name another place with --reports"):
         runfolder.create(BEGUN, "noop", "aaaaaaaa", tmp_path / "runs")
+
+
+def test_the_latest_run_is_not_one_that_was_refused(tmp_path: Path) -> None:
+    for name, status in (("20260101T000000Z-a-00000001", "completed"), ("20260102T000000Z-a-00000002", "refused")):
+        (tmp_path / name).mkdir()
+        end = f'{{"n":1,"event":"end","data":{{"status":"{status}","reason":""}}}}\n'
+        (tmp_path / name / "journal.jsonl").write_text(end)
+    assert runfolder.find_run("latest", tmp_path).name.endswith("00000001")
+    assert runfolder.find_run("00000002", tmp_path).name.endswith("00000002")
