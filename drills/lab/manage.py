@@ -69,8 +69,9 @@ def up(
     come up.
     """
     folder = folder or config.lab_dir()
+    _refuse_impossible(settings, folder)  # before anything is made
     with _alone(folder):
-        _refuse_impossible(settings, folder)
+        _refuse_impossible(settings, folder)  # and again, now that nobody else can begin one
         lives_s = config.RUN_LIVES_S if owner.startswith("run:") and settings.lives_s is None else settings.lives_s
         return _start(folder, dataclasses.replace(settings, owner=owner, lives_s=lives_s), wait_s, echo)
 

@@ -82,8 +82,9 @@ def test_a_hung_engine_is_503_within_the_deadline(front: ProxyUnderTest, upstrea
 
 def test_callers_at_the_same_time_share_one_probe(front: ProxyUnderTest, upstream: Upstream) -> None:
     clients = [front.connect() for _ in range(4)]
-    for client in clients:
+    for _ in clients:  # all of theirs first: the probe's own connection must be the next one
         upstream.accept()
+    for client in clients:
         client.send(HEALTH)
     probe = upstream.accept()
     probe.request()

@@ -36,9 +36,9 @@ def one_line(text: str) -> str:
 
 def test_up_status_and_down(drill: Driller, tmp_path: Path) -> None:
     base, reports = str(drill.port_base), ("--reports", str(drill.reports))
-    assert drill("lab", "status").out.strip() == "lab: not up; start it with `drill lab up`"
+    assert drill("lab", "status").out.strip() == "lab: not up; a run starts it, or `drill lab up`"
     assert drill("status", *reports).out.splitlines() == [
-        "target lab: lab not up (a run starts it)",
+        "target lab: lab not up; a run starts it, or `drill lab up`",
         "no run holds it",
         "nothing is to be put back",
     ]
