@@ -51,11 +51,6 @@ def until_ready_again(control: Control, since: int, name: str) -> list[dict[str,
     return labs.eventually(look)
 
 
-def test_nobody_was_paged_while_the_lab_came_up(control: Control) -> None:
-    """Comes first: a Prometheus that has just started has seen no replica yet."""
-    assert control.notifications() == []
-
-
 def test_a_completion_goes_through_edge_router_and_ledger(lab: Lab, target: LabTarget) -> None:
     began = time.monotonic()
     answer = complete(target.endpoint, "run-1-0")

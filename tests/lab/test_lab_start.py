@@ -61,6 +61,13 @@ def test_up_down_and_a_second_up(folder: Path, small: LabConfig) -> None:
     assert not manage.down(folder)
 
 
+def test_nobody_is_paged_while_a_lab_comes_up(folder: Path, small: LabConfig) -> None:
+    """Its replicas are away for longer than the alert waits, and Prometheus has seen none of them yet."""
+    slow = dataclasses.replace(small, monitoring=True, startup_s=small.alert_for_s + 2)
+    lab = manage.up(slow, echo=lambda _: None, folder=folder)
+    assert lab.control().notifications() == []
+
+
 def test_a_taken_port_is_named_with_who_has_it(folder: Path, small: LabConfig) -> None:
     with socket.create_server(("127.0.0.1", small.ports.router)), pytest.raises(Refused) as refused:
         manage.up(small, folder=folder)
