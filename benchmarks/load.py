@@ -51,7 +51,7 @@ def peer(kind: str, url: str, rate: float, out: str) -> None:
     pace = max(STREAM_S * 1.5, 1.0)
     users = round(rate * pace)
 
-    class Asker(base):  # type: ignore[misc, valid-type]
+    class Asker(base):  # type: ignore[misc, valid-type] # which base is known at run time only
         host = url
         wait_time = locust.constant_pacing(pace)
 

@@ -40,11 +40,6 @@ class Span:
     end: float
     event: int
 
-    @property
-    def length_s(self) -> float:
-        """Return how long it lasted, in seconds."""
-        return self.end - self.begin
-
 
 @dataclass(frozen=True)
 class Evidence:

@@ -47,7 +47,8 @@ class Outstanding:
 
 def to_json(receipt: Receipt) -> Json:
     """Return the receipt as plain data."""
-    return json.loads(json.dumps(asdict(receipt)))  # type: ignore[no-any-return]
+    data: Json = json.loads(json.dumps(asdict(receipt)))
+    return data
 
 
 def from_json(data: Json) -> Receipt:

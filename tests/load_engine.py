@@ -130,7 +130,8 @@ class Stream(asyncio.Protocol):
         self.entry |= {"tokens": 0, "fault": fault}
         self.engine.log.append(self.entry)
         self.model, self.asked = asked["model"], asked["max_tokens"]
-        self.at_once(fault) or self.stream(fault, now)  # type: ignore[func-returns-value]
+        if not self.at_once(fault):
+            self.stream(fault, now)
 
     def at_once(self, fault: str) -> bool:
         """Do what needs no stream; False when the fault is one of the stream."""

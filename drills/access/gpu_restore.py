@@ -21,7 +21,7 @@ from pathlib import Path
 try:
     from drills.access import procs
 except ImportError:  # copied to a host, beside procs.py
-    import procs  # type: ignore[import-not-found, no-redef]
+    import procs  # type: ignore[import-not-found, no-redef] # there only on a host
 
 WAIT_S = 140.0
 START_S = 5.0  # between the note that a reset begins and its process

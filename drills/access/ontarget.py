@@ -30,7 +30,7 @@ from typing import Any
 try:
     from drills.access import procs
 except ImportError:  # copied to a host, beside procs.py
-    import procs  # type: ignore[import-not-found, no-redef]
+    import procs  # type: ignore[import-not-found, no-redef] # there only on a host
 
 ARM_TIMEOUT_S = 5.0
 RELEASE_TIMEOUT_S = 3.0

@@ -142,6 +142,7 @@ def _build(
 
     Unknown and missing keys are errors. Null means the default.
     """
+    # T is one of our dataclasses; its bound cannot say so.
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:

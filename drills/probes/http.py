@@ -41,17 +41,6 @@ def request(
     return answer.status, answer.data
 
 
-def get_json(http: urllib3.PoolManager, url: str, *, timeout_s: float, headers: dict[str, str] | None = None) -> Any:
-    """Return the JSON of a GET. Raises ProbeError on any other answer than 200 with JSON."""
-    status, data = request(http, "GET", url, timeout_s=timeout_s, headers=headers)
-    if status != 200:
-        raise ProbeError(f"HTTP {status}")
-    try:
-        return json.loads(data)
-    except ValueError:
-        raise ProbeError("answer is not JSON") from None
-
-
 def reason(error: Exception) -> str:
     """Return a short reason without addresses of Python objects."""
     if isinstance(error, urllib3.exceptions.TimeoutError):

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,12 +46,15 @@ class Sampler:
             self.threads[-1].start()
 
     def write(self, probe: str, subject: str, values: Json | None, error: str | None = None) -> None:
-        """Write one sample."""
+        """Write one sample. Never raises: what cannot be written ends the run through `failed`, not the way back."""
         line: Json = {"mono": time.monotonic(), "time": utc(time.time()), "probe": probe, "subject": subject}
         line |= {"ok": True, "values": values} if error is None else {"ok": False, "error": error}
-        with self.lock:
-            if not self.out.closed:
-                self.out.write(json.dumps(line) + "\n")
+        try:
+            with self.lock:
+                if not self.out.closed:
+                    self.out.write(json.dumps(line) + "\n")
+        except OSError as full:
+            self.failed(full)
 
     def close(self) -> None:
         """End all threads (bounded: each request has its own deadline) and the file."""
@@ -58,7 +62,7 @@ class Sampler:
         deadline = time.monotonic() + 6
         for thread in self.threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        with self.lock:
+        with self.lock, suppress(OSError):  # told by the write that failed
             self.out.close()
 
     def _loop(self, job: Job) -> None:

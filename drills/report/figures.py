@@ -176,14 +176,15 @@ def svg(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "drills", "svg.fonttype": "path"}):
         canvas = FigureCanvasSVG(figure)
-        canvas.print_svg(buffer, metadata={"Date": None, "Creator": "drill"})  # type: ignore[no-untyped-call]
+        metadata = {"Date": None, "Creator": "drill"}
+        canvas.print_svg(buffer, metadata=metadata)  # type: ignore[no-untyped-call] # matplotlib has no type for it
     return buffer.getvalue()
 
 
 def png(figure: Figure) -> bytes:
     """Return the figure as PNG, for looking at it where SVG cannot be shown."""
     buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)  # type: ignore[no-untyped-call]
+    FigureCanvasAgg(figure).print_png(buffer)  # type: ignore[no-untyped-call] # matplotlib has no type for it
     return buffer.getvalue()
 
 

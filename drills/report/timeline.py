@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -101,8 +102,9 @@ def _refusals(data: Json) -> str:
 def _proof(data: Json) -> str:
     word = {True: "proven", False: "**not** there", None: "not provable either way"}[data.get("ok")]
     facts = [_evidence(item) for item in data.get("evidence") or [] if isinstance(item, dict)]
-    beside = {True: "; bystanders untouched", False: "; **bystanders were hit too**"}.get(data.get("bystanders_ok"), "")  # type: ignore[arg-type]
-    return f"{word}{': ' + '; '.join(facts) if facts else ''}{beside}"
+    beside: dict[Any, str] = {True: "; bystanders untouched", False: "; **bystanders were hit too**"}
+    others = beside.get(data.get("bystanders_ok"), "")
+    return f"{word}{': ' + '; '.join(facts) if facts else ''}{others}"
 
 
 def _evidence(item: Json) -> str:

@@ -174,6 +174,17 @@ def bench(folder: Path, *, count: int = 3, nvml: bool = False) -> Iterator[Bench
         made.close()
 
 
+@contextlib.contextmanager
+def two_replicas(folder: Path) -> Iterator[Bench]:
+    """A bench with a replica on each of two GPUs; timers that a test leaves behind are ended."""
+    with bench(folder) as made:
+        made.start_replica("replica-0", 0)
+        made.start_replica("replica-1", 1)
+        yield made
+        for left in receipts.outstanding(made.control_host(), made.state_dir):
+            receipts.disarm(made.control_host(), made.state_dir, left.receipt)
+
+
 class Drilled:
     """One gpu-reset on a bench, with its journal as a list."""
 

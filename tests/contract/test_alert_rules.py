@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from drills.lab import monitoring
 from drills.lab.config import LabConfig
 from drills.lab.defects import DEFECTS, plant
+from drills.model import Json
 
 TESTS = monitoring.RULES.with_name("vllm.rules.test.yml")
 ALERTS = ["VllmReplicaDown", "VllmEngineStalled", "VllmErrorRatioHigh", "VllmTtftP99High", "GpuLostOrRecoveryNeeded"]
@@ -24,11 +25,12 @@ def promtool(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *args], capture_output=True, text=True, timeout=60, check=False)
 
 
-def shipped() -> dict:  # type: ignore[type-arg]
-    return YAML(typ="safe").load(monitoring.RULES.read_text())  # type: ignore[no-any-return]
+def shipped() -> Json:
+    rules: Json = YAML(typ="safe").load(monitoring.RULES.read_text())
+    return rules
 
 
-def alerts(rules: str) -> dict[str, dict]:  # type: ignore[type-arg]
+def alerts(rules: str) -> dict[str, Json]:
     data = YAML(typ="safe").load(rules)
     return {rule["alert"]: rule for group in data["groups"] for rule in group["rules"] if "alert" in rule}
 

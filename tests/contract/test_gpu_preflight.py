@@ -7,6 +7,7 @@ import fcntl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,20 +17,18 @@ from drills.faults.gpu_reset import GpuReset
 from drills.lab.gpu import state
 from drills.model import Json, Replica
 from drills.probes import gpu_host
-from tests.contract.gpu_bench import Bench, Drilled, bench
+from tests.contract.gpu_bench import Bench, Drilled, two_replicas
 
 
 @pytest.fixture
 def on(tmp_path: Path) -> Iterator[Bench]:
-    with bench(tmp_path) as made:
-        made.start_replica("replica-0", 0)
-        made.start_replica("replica-1", 1)
+    with two_replicas(tmp_path) as made:
         yield made
 
 
-def reasons(on: Bench, **changes: object) -> list[str]:
+def reasons(on: Bench, **changes: Any) -> list[str]:
     before = state.read(on.state_file)
-    found = Drilled(on, dataclasses.replace(on.rows["replica-0"], **changes)).preflight()  # type: ignore[arg-type]
+    found = Drilled(on, dataclasses.replace(on.rows["replica-0"], **changes)).preflight()
     after = state.read(on.state_file)
     assert [_settings(g) for g in before["gpus"]] == [_settings(g) for g in after["gpus"]]  # read only
     return found

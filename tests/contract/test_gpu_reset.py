@@ -14,7 +14,7 @@ from drills.faults import for_receipt, gpu_reset
 from drills.lab.gpu import shim, state
 from drills.model import Restored
 from drills.probes import gpu_host
-from tests.contract.gpu_bench import Bench, Drilled, bench
+from tests.contract.gpu_bench import Bench, Drilled, two_replicas
 
 STEPS = [
     "gate.held",
@@ -51,12 +51,8 @@ def _short_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on(tmp_path: Path) -> Iterator[Bench]:
-    with bench(tmp_path) as made:
-        made.start_replica("replica-0", 0)
-        made.start_replica("replica-1", 1)
+    with two_replicas(tmp_path) as made:
         yield made
-        for left in receipts.outstanding(made.control_host(), made.state_dir):
-            receipts.disarm(made.control_host(), made.state_dir, left.receipt)
 
 
 def drilled(on: Bench, *names: str, timeout_s: float = 20) -> Drilled:

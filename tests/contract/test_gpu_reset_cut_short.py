@@ -19,7 +19,7 @@ from drills.faults import for_receipt, gpu_notes, gpu_reset
 from drills.lab.gpu import state
 from drills.model import Context, Receipt, Restored
 from drills.probes import gpu_host
-from tests.contract.gpu_bench import Bench, Drilled, bench, until
+from tests.contract.gpu_bench import Bench, Drilled, two_replicas, until
 
 
 @pytest.fixture(autouse=True)
@@ -29,12 +29,8 @@ def _short_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on(tmp_path: Path) -> Iterator[Bench]:
-    with bench(tmp_path) as made:
-        made.start_replica("replica-0", 0)
-        made.start_replica("replica-1", 1)
+    with two_replicas(tmp_path) as made:
         yield made
-        for left in receipts.outstanding(made.control_host(), made.state_dir):
-            receipts.disarm(made.control_host(), made.state_dir, left.receipt)
 
 
 def drilled(on: Bench) -> Drilled:

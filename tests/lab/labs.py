@@ -75,3 +75,16 @@ def processes_of(folder: Path) -> list[str]:
         if here or f"{folder}/" in line or line.rstrip().endswith(str(folder)):
             found.append(line)
     return found
+
+
+def path_without_monitoring(folder: Path) -> str:
+    """Return a PATH with everything that is on ours but Prometheus and Alertmanager."""
+    hidden = {"prometheus", "promtool", "alertmanager", "prometheus-alertmanager", "amtool"}
+    there = folder / "bin"
+    there.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            link = there / program.name
+            if program.name not in hidden and not link.is_symlink():
+                link.symlink_to(program)
+    return str(there)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drills.errors import Refused
-from drills.lab import keeper, manage, monitoring, processes
+from drills.lab import keeper, manage, processes
 from drills.lab.config import LabConfig
 from drills.lab.defects import plant
 from tests.lab import labs
@@ -52,7 +52,9 @@ def test_up_down_and_a_second_up(folder: Path, small: LabConfig) -> None:
     with pytest.raises(Refused, match=r"already up in .* \(pid \d+, ports from \d+\); use it, or take it down"):
         manage.up(small, folder=folder)
     lab.control().own("user", None)
-    assert manage.find(folder).data["owner"] == "user"  # type: ignore[union-attr]
+    found = manage.find(folder)
+    assert found is not None
+    assert found.data["owner"] == "user"
     assert all(processes.taken(port) for port in small.all_ports())
     assert manage.down(folder)
     assert gone(folder)
@@ -104,11 +106,10 @@ def test_a_start_that_takes_too_long_is_taken_down(folder: Path, small: LabConfi
 
 
 def test_without_prometheus_the_lab_comes_up_and_says_so(
-    folder: Path, small: LabConfig, monkeypatch: pytest.MonkeyPatch
+    folder: Path, small: LabConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRILL_TOOLS", "/nonexistent")
-    if monitoring.binaries().complete:
-        pytest.skip("Prometheus and Alertmanager are on the PATH")
+    monkeypatch.setenv("PATH", labs.path_without_monitoring(tmp_path))
     said: list[str] = []
     lab = manage.up(dataclasses.replace(small, monitoring=True), echo=said.append, folder=folder)
     assert lab.data["prometheus"] is None

@@ -63,7 +63,7 @@ def test_a_run_folder_that_cannot_be_made_is_refused_before_anything_is_touched(
 
 
 def test_without_prometheus_the_alert_cannot_be_judged_and_the_rest_can(drill: Driller, tmp_path: Path) -> None:
-    drill.env |= {"DRILL_TOOLS": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    drill.env |= {"DRILL_TOOLS": str(tmp_path), "PATH": labs.path_without_monitoring(tmp_path)}
     ran = drill.run("defect-pod-kill", "--startup", "2s", "--seed", "6")
     assert ran.code == 2, ran.out + ran.err
     assert ran.row("alert")["verdict"] == "inconclusive"

@@ -84,7 +84,7 @@ def test_what_is_resolved_can_be_read_again(tmp_path: Path) -> None:
 def test_an_experiment_cannot_be_changed(tmp_path: Path) -> None:
     found = load(tmp_path, GOOD)
     with pytest.raises(AttributeError):
-        found.name = "other"  # type: ignore[misc]
+        found.name = "other"  # type: ignore[misc] # that it cannot be done is the test
     with pytest.raises(ValidationError):
         found.phases.fault = 1.0
 
