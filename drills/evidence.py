@@ -173,7 +173,9 @@ class Evidence:
             return frame.filter((pl.col("intended") < hit) & pl.col("sent").is_not_null() & still_open)
         if name != "fault":
             raise ValueError(f"no cohort {name}")
-        return none if span is None else frame.filter(pl.col("intended").is_between(hit, span.end, closed="left"))
+        if span is None:
+            return none
+        return self.watched.filter(pl.col("intended").is_between(hit, span.end, closed="left"))
 
     @cached_property
     def watched(self) -> pl.DataFrame:

@@ -102,6 +102,22 @@ def test_what_the_run_cut_off_itself_at_its_end_is_not_held_against_the_service(
     assert young["arrival"] not in watched
 
 
+def test_a_run_cut_short_while_the_fault_was_on_does_not_count_what_its_own_end_cancelled(tmp_path: Path) -> None:
+    run, stopped = runs.healthy(), runs.FAULT + 20
+    run.drop("phase", lambda e: e["phase"] == "recovery")
+    run.events = [e for e in run.events if e["mono"] < stopped]
+    run.tell(stopped, "load.stopping")
+    run.requests = [r for r in run.requests if r["intended"] < stopped]
+    open_then, hung_before = run.between(stopped - 1, stopped), run.between(stopped - 15, stopped - 14)[0]
+    for r in (*open_then, hung_before):
+        r |= {"outcome": "cancelled"}
+    ev = run.evidence(tmp_path)
+    fault = ev.cohort("fault")["arrival"].to_list()
+    assert open_then
+    assert not {r["arrival"] for r in open_then} & set(fault)
+    assert hung_before["arrival"] in fault
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 8, 9, 12, 15])
 def test_any_prefix_of_a_journal_can_be_read(tmp_path: Path, count: int) -> None:
     run = runs.healthy()
