@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from drills.model import Phase
 from drills.report import figures, lessons, sections, stages, validity, words
-from drills.report.escape import prose, visible
+from drills.report.escape import code, prose, visible
 from drills.report.facts import Facts
 from drills.report.source import read
 
@@ -115,6 +115,7 @@ def _head(facts: Facts) -> dict[str, str]:
         "when": f"{first.time[:10]} {first.time[11:19]} UTC, {length}",
         "unfinished": unfinished(facts),
         "hypothesis": prose(facts.experiment.get("hypothesis") or words.NO_DATA),
+        "playbook": code(facts.experiment["playbook"]) if facts.experiment.get("playbook") else "",
         "zero": facts.zero_name,
     }
 
