@@ -26,6 +26,7 @@ from drills.ledger import Ledger
 from drills.model import Json
 from drills.proxy_control import Control, HonestHealth
 from drills.proxy_faults import Faults
+from drills.proxy_files import FaultFiles
 from drills.proxy_link import Link
 
 Address = tuple[str, int]
@@ -43,6 +44,7 @@ class Options:
     role: str
     model: str
     health: str
+    faults_dir: Path | None
 
 
 class Proxy:
@@ -52,6 +54,7 @@ class Proxy:
         self.options = options
         self.upstream = options.upstream
         self.faults = Faults()
+        self.files = FaultFiles(options.faults_dir, self.faults, self.changed) if options.faults_dir else None
         self.links: set[Link] = set()
         self.ledger = Ledger(options.ledger, options.name, options.role)
         self.health = HonestHealth(options.upstream, options.model) if options.health == "honest" else None
@@ -61,6 +64,9 @@ class Proxy:
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until told to stop; then reset what is open and close the ledger."""
         self.loop = asyncio.get_running_loop()
+        if self.files is not None:  # before the first client: a restart changes no fault
+            self.files.look()
+            self.spawn(self.files.watch())
         data = await _listen(
             f"--listen {_address(self.options.listen)}",
             self.loop.create_server(lambda: Link(self), *self.options.listen, backlog=1024),
@@ -100,6 +106,7 @@ class Proxy:
             "pid": os.getpid(),
             "mono": monotonic(),
             "faults": self.faults.list(),
+            "faults_dir": self.files.status() if self.files else None,
             "connections": len(self.links),
             "open": len(self.ledger.open()),
             "closes": dict(sorted(self.ledger.closes.items())),
@@ -143,6 +150,7 @@ def parse_options(argv: list[str] | None = None) -> Options:
     parser.add_argument("--role", choices=("primary", "fallback"), default="primary")
     parser.add_argument("--model", default="", help="the model that the honest health probe asks for")
     parser.add_argument("--health", choices=("honest", "passthrough"), default="passthrough")
+    parser.add_argument("--faults-dir", type=Path, metavar="DIR", help="a fault is on while its file is in there")
     options = Options(**vars(parser.parse_args(argv)))
     if options.health == "honest" and not options.model:
         parser.error("--health honest needs --model")

@@ -2,7 +2,7 @@
 
 GET /status            what it is, what is on, what is open
 POST /faults           {"id", "mode", "delay_s": 5}; the same id again replaces the fault
-DELETE /faults/ID      open streams go on at once; {"removed": false} when it was not on
+DELETE /faults/ID      open streams go on at once; {"removed": false} when it was not on, or is there by its file
 GET /ledger/open       the attempts that have not ended
 POST /flush            the ledger is on the disk when this answers
 """

@@ -22,6 +22,7 @@ from drills.model import Json
 
 MODES = ("first_byte", "per_request", "per_chunk", "cut", "stall", "refuse")
 DEFAULT_DELAY_S = 5.0
+Key = str | tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +56,33 @@ class Faults:
     """The faults that are on. Attributes are what the data path asks for each piece, so they are plain values."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, ProxyFault] = {}
+        self._by_key: dict[Key, ProxyFault] = {}
         self._derive()
 
     def _derive(self) -> None:
         delays = dict.fromkeys(MODES, 0.0)
-        for fault in self._by_id.values():
+        for fault in self._by_key.values():
             delays[fault.mode] = max(delays[fault.mode], fault.delay_s)
-        modes = {fault.mode for fault in self._by_id.values()}
+        modes = {fault.mode for fault in self._by_key.values()}
         self.on = bool(modes)
         self.cut, self.stall, self.refuse = "cut" in modes, "stall" in modes, "refuse" in modes
         self.first_byte_s, self.per_request_s = delays["first_byte"], delays["per_request"]
         self.per_chunk_s = delays["per_chunk"]
 
-    def add(self, fault: ProxyFault) -> None:
-        """Turn a fault on; one with the same id is replaced."""
-        self._by_id[fault.id] = fault
+    def add(self, fault: ProxyFault, key: Key | None = None) -> None:
+        """Turn a fault on; one with the same key (its id, if none is given) is replaced."""
+        self._by_key[key or fault.id] = fault
         self._derive()
 
-    def remove(self, fault_id: str) -> bool:
+    def remove(self, key: Key) -> bool:
         """Turn a fault off; False when it was not on."""
-        removed = self._by_id.pop(fault_id, None)
+        removed = self._by_key.pop(key, None)
         self._derive()
         return removed is not None
 
     def list(self) -> list[Json]:
         """Return the faults that are on, in the order they came."""
-        return [asdict(fault) for fault in self._by_id.values()]
+        return [asdict(fault) for fault in self._by_key.values()]
 
     def response_due(self, arrived: float, passed: float, *, first: bool) -> float:
         """Return when a piece of a response may leave (monotonic; inf: not before the faults change).
