@@ -10,6 +10,7 @@ from drills import model, windows
 from drills.clock import Clock
 from drills.model import Fault, Json, Replica, Target
 from drills.probes import completion, http
+from drills.probes.alerts import is_page
 from drills.probes.http import ProbeError
 from drills.probes.prometheus import Prometheus
 from drills.watch import model_of
@@ -58,9 +59,7 @@ def firing(target: Target) -> list[str]:
         alerts = Prometheus(target.prometheus).alerts()
     except ProbeError as error:
         return [f"alerts: {target.prometheus} cannot be read ({error}): drills need to know that nothing fires"]
-    names = sorted(
-        {a["labels"]["alertname"] for a in alerts if a["state"] == "firing" and a["labels"]["alertname"] != "Watchdog"}
-    )
+    names = sorted({a["labels"]["alertname"] for a in alerts if a["state"] == "firing" and is_page(a["labels"])})
     return [f"alerts: {', '.join(names)} fires already: this is an incident, not a drill"] if names else []
 
 

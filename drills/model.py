@@ -106,6 +106,7 @@ class Replica:
     gate: str | None = None  # lock file that a restart waits for
     labels: Mapping[str, str] = field(default_factory=dict)
     state: str = ""  # the target's own word for it
+    health_url: str | None = None  # the endpoint that the router asks; None: the engine's own /health
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,9 @@ class Host(Protocol):
 
     def alive(self, pid: int, pid_start: int) -> bool:
         """Whether that very process still runs (a zombie does not)."""
+
+    def tree(self, pid: int, pid_start: int) -> list[Json]:
+        """Return {pid, start, title} of every live descendant of that very process, nearest first; none: it is gone."""
 
 
 class Target(Protocol):
@@ -214,6 +218,14 @@ class HasGpus(Protocol):
 
     def gpu_device(self, uuid: str) -> str:
         """Return the device file of the GPU (a holder is a process that has it open)."""
+
+
+@runtime_checkable
+class HasProxies(Protocol):
+    """A ledger proxy stands in front of each engine and takes faults as files."""
+
+    def proxy(self, replica: Replica) -> Json:
+        """Return {listen, control, faults_dir} of the replica's proxy: two URLs and a folder on its host."""
 
 
 # ---- faults -------------------------------------------------------------------------------------------

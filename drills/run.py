@@ -98,7 +98,7 @@ class Drill:
         self.s, self.plan, self.target, self.clock, self.stop = s, s.plan, s.target, s.clock, s.stop
         self.run = str(s.plan["run"])
         self.journal = Journal(s.folder / "journal.jsonl")
-        self.watch = Watch(s.target, self.tell)
+        self.watch = Watch(s.target, self.tell, s.plan)
         self.sampler = Sampler(s.folder / "samples.ndjson", self._probe_broke)
         self.load = LoadProcess()
         self.guards = Guards(s.plan["experiment"]["guards"])

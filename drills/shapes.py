@@ -60,6 +60,7 @@ EVENTS: dict[str, Shape] = {
     "revert.end": {"receipt?": is_text, "restored?": is_text, "manual?": is_list},
     "replica": _LIFE | {"change": is_text},
     "completion": _LIFE | {"served_by_uid?": is_text},
+    "metrics.names": {"replica": is_text, "names": _texts},
     "alert": {"alert": is_text, "state": is_text, "labels?": _texts, "source?": is_text},
     "notified": {"alert": is_text, "status": is_text, "labels?": _texts},
     "guard": {},

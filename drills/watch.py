@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from drills.errors import DrillError
 from drills.model import HasEvents, HasGpus, Json, Replica, Target
-from drills.probes import completion, gpu_host, http, router, vllm
-from drills.probes.alerts import AlertWatch, wall
+from drills.probes import completion, gpu_host, health, http, promql, router, vllm
+from drills.probes.alerts import AlertWatch, is_page, wall
 from drills.probes.http import ProbeError
 from drills.probes.prometheus import Alertmanager, Prometheus
 from drills.probes.sampler import Job
@@ -17,14 +18,16 @@ from drills.probes.sampler import Job
 Tell = Callable[[str, Json], None]
 COMPLETION_TIMEOUT_S = 2.0
 SCRAPE_TIMEOUT_S = 2.0
+HEALTH_TIMEOUT_S = 2.0  # longer than a router's, so that an answer that is late for the router is seen for what it is
 GPU_INTERVAL_S = 5.0
+PROMQL_INTERVAL_S = 5.0
 
 
 class Watch:
     """The present state of the target as the probes see it, and the jobs that keep it so."""
 
-    def __init__(self, target: Target, tell: Tell) -> None:
-        self.target, self.tell = target, tell
+    def __init__(self, target: Target, tell: Tell, plan: Json) -> None:
+        self.target, self.tell, self.plan = target, tell, plan
         self.lock = threading.Lock()
         self.replicas: dict[str, Replica] = {}
         self.served: dict[str, tuple[str, int | None]] = {}
@@ -48,7 +51,7 @@ class Watch:
         return len(ready) >= self.target.expected_replicas
 
     def quiet(self) -> bool:
-        """Whether no alert that we saw fire still fires."""
+        """Whether no page that we saw fire still fires; a ticket may stay open for days."""
         with self.lock:
             return not any(self.firing.values())
 
@@ -60,7 +63,8 @@ class Watch:
         found = [Job("replicas", self.target.name, 0.5, self._look_at_replicas)]
         for replica in self.replicas.values():
             found.append(Job("completion", replica.name, 1.0, self._completion(replica)))
-            found.append(Job("vllm", replica.name, 1.0, _scrape(vllm.scrape, replica.url)))
+            found.append(Job("vllm", replica.name, 1.0, self._engine(replica)))
+        found += self._asked_for()
         if self.target.router_metrics:
             found.append(Job("router", "router", 1.0, _scrape(router.scrape, self.target.router_metrics)))
         alerts = AlertWatch(self._alert)
@@ -74,6 +78,18 @@ class Watch:
             found.append(Job("events", self.target.name, 0.25, self._look_at_events))
         if isinstance(self.target, HasGpus):
             found.append(Job("gpu", self.target.name, GPU_INTERVAL_S, self._look_at_gpus))
+        return found
+
+    def _asked_for(self) -> list[Job]:
+        """Return the probes that cost something and are there only for checks of the plan."""
+        found: list[Job] = []
+        if any(item["check"] == "health_honest" for item in self.plan["experiment"]["checks"]):
+            found += [
+                Job("health", r.name, 1.0, _health(r.health_url or f"{r.url}/health")) for r in self.replicas.values()
+            ]
+        for name, query in promql.wanted(self.plan).items() if self.target.prometheus else ():
+            server = Prometheus(str(self.target.prometheus))
+            found.append(Job("promql", name, PROMQL_INTERVAL_S, functools.partial(promql.ask, server, query)))
         return found
 
     def skip_past(self) -> None:
@@ -117,6 +133,21 @@ class Watch:
 
         return look
 
+    def _engine(self, replica: Replica) -> Callable[[], Json]:
+        """Scrape an engine; which of vLLM's names were found is told when it changes."""
+        pool, seen = http.pool(), {"": ""}
+
+        def look() -> Json:
+            values, names = vllm.scrape(pool, replica.url, timeout_s=SCRAPE_TIMEOUT_S)
+            if names != seen:
+                seen.clear()
+                seen.update(names)
+                absent = sorted(vllm.NAMES.keys() - names.keys())
+                self.tell("metrics.names", {"replica": replica.name, "names": names, "absent": absent})
+            return values
+
+        return look
+
     def _identity(self, name: str) -> tuple[str, int | None] | None:
         with self.lock:
             now = self.replicas.get(name)
@@ -134,7 +165,8 @@ class Watch:
     def _alert(self, event: str, data: Json) -> None:
         with self.lock:
             key = f"{data['source']} {data['alert']} {data['labels']}"
-            self.firing[key] = data["state"] in ("firing", "pending")
+            page = is_page(data["labels"] | {"alertname": data["alert"]})
+            self.firing[key] = page and data["state"] in ("firing", "pending")
         self.tell(event, data)
 
     def _look_at_gpus(self) -> Json | None:
@@ -151,6 +183,11 @@ def model_of(target: Target, replica: Replica) -> str:
     if replica.role == "primary" or not target.fallback_models:
         return target.model
     return target.fallback_models[0]
+
+
+def _health(url: str) -> Callable[[], Json]:
+    pool = http.pool()
+    return lambda: health.ask(pool, url, timeout_s=HEALTH_TIMEOUT_S)
 
 
 def _scrape(scraper: Callable[..., Json], url: str) -> Callable[[], Json]:

@@ -122,6 +122,7 @@ class LabTarget:
             gate=row["gate"],
             labels={"replica": row["name"], "role": row["role"], "model": row["model"]},
             state=row["state"],
+            health_url=f"{row['proxy']}/health",
         )
 
     def _proxy(self, row: Json, method: str, path: str) -> list[Json]:

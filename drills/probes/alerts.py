@@ -9,6 +9,13 @@ from drills.model import Json
 from drills.probes.prometheus import Alertmanager, Prometheus
 
 Tell = Callable[[str, Json], None]
+#: Severities that wake nobody. Whatever else an alert says of itself, or nothing, it is treated as a page.
+NO_PAGE = frozenset({"ticket", "warning", "info", "none"})
+
+
+def is_page(labels: Json) -> bool:
+    """Whether an alert with these labels means that somebody has to act now."""
+    return labels.get("severity") not in NO_PAGE and labels.get("alertname") != "Watchdog"
 
 
 class AlertWatch:

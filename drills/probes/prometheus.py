@@ -31,10 +31,11 @@ class Prometheus:
         self.client = PrometheusConnect(url=self.url, session=self.session, retry=never, timeout=int(timeout_s) or 1)
         self.session.mount(self.url, HTTPAdapter(max_retries=never))
 
-    def query(self, promql: str) -> list[Json]:
-        """Return the instant vector of a query. Raises ProbeError."""
+    def query(self, promql: str, *, lookback: str | None = None) -> list[Json]:
+        """Return the instant vector of a query; older samples than `lookback` do not count. Raises ProbeError."""
+        params = {"timeout": f"{self.timeout_s:g}s"} | ({"lookback_delta": lookback} if lookback else {})
         try:
-            found: list[Json] = self.client.custom_query(promql)
+            found: list[Json] = self.client.custom_query(promql, params=params)
         except Exception as error:
             raise ProbeError(f"query: {_why(error)}") from None
         return found

@@ -187,6 +187,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "revert.end": _reverted,
     "replica": _replica,
     "completion": _completion,
+    "metrics.names": lambda d: f"metrics of {code(d.get('replica'))} read; absent: {_names(d.get('absent') or [])}",
     "alert": _alert,
     "notified": lambda d: f"notification received: {code(d.get('alert'))} {prose(d.get('status'))}",
     "guard": lambda d: f"**guard** {code(d.get('guard'))}: {_value(d.get('value'))}, bound {_value(d.get('bound'))}",
