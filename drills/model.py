@@ -149,7 +149,7 @@ class Host(Protocol):
     def alive(self, pid: int, pid_start: int) -> bool:
         """Whether that very process still runs (a zombie does not)."""
 
-    def tree(self, pid: int, pid_start: int) -> list[Json]:
+    def tree(self, pid: int, pid_start: int) -> Sequence[Json]:
         """Return {pid, start, title} of every live descendant of that very process, nearest first; none: it is gone."""
 
 

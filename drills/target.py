@@ -80,6 +80,8 @@ class TargetSpec:
         found = set()
         if self.kind in (LAB, "kubernetes"):
             found.add("CanDelete")
+        if self.kind == LAB:
+            found.add("HasProxies")
         if self.kind == LAB or any(host.gpus for host in self.hosts):
             found.add("HasGpus")
         return frozenset(found)

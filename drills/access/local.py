@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drills.access import procs
-from drills.model import Completed
+from drills.model import Completed, Json
 
 #: Begins the name of a file that is being written, followed by pid and start of its writer.
 TEMPORARY = ".new-"
@@ -100,6 +100,11 @@ class LocalHost:
     def alive(self, pid: int, pid_start: int) -> bool:
         """Whether that very process still runs (a zombie does not)."""
         return procs.alive(pid, pid_start)
+
+    def tree(self, pid: int, pid_start: int) -> Sequence[Json]:
+        """Return {pid, start, title} of every live descendant of that very process, nearest first."""
+        found = procs.tree(pid, pid_start)
+        return [{"pid": child, "start": start, "title": title} for child, start, title in found]
 
 
 def _end_session(process: subprocess.Popen[str]) -> None:

@@ -13,9 +13,13 @@ from pathlib import Path
 def stat(pid: int) -> tuple[str, int, int] | None:
     """Return (state letter, parent pid, start) of a process, None when there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        return parse_stat(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def parse_stat(text: str) -> tuple[str, int, int]:
+    """Return (state letter, parent pid, start) from the text of /proc/PID/stat; the name in it may hold anything."""
     fields = text[text.rindex(")") + 2 :].split()
     return fields[0], int(fields[1]), int(fields[19])
 
@@ -62,6 +66,20 @@ def children(pid: int) -> list[int]:
         frontier = {child for child, parent in parent_of.items() if parent in frontier and child not in tree}
         tree += sorted(frontier)
     return tree
+
+
+def tree(pid: int, pid_start: int) -> list[tuple[int, int, str]]:
+    """Return (pid, start, title) of every live descendant of that very process, nearest first; none when it is gone."""
+    found = [(child, began, title(child)) for child in children(pid) if (began := start(child)) is not None]
+    return found if alive(pid, pid_start) else []
+
+
+def is_tracker(name: str) -> bool:
+    """Whether a title is that of Python's resource tracker.
+
+    It cleans up shared memory when the last of its processes is gone, and ends; killed, it leaves that memory behind.
+    """
+    return "multiprocessing.resource_tracker" in name
 
 
 def title(pid: int) -> str:

@@ -30,7 +30,7 @@ from drills.model import Json
 
 DOWN_TIMEOUT_S = 25.0
 POLL_S = 0.05
-FOLDERS = ("log", "gates", "ledger", "bin", "monitoring")
+FOLDERS = ("log", "gates", "ledger", "bin", "monitoring", "faults")
 
 Echo = Callable[[str], None]
 

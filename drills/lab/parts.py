@@ -66,7 +66,9 @@ def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json) -> Spec
         proxy=url(ports.proxy(index)),
         proxy_control=url(ports.proxy_control(index)),
         ledger=folder / "ledger" / f"{name}.ndjson",
+        faults=folder / "faults" / name,
         restart=config.restart,
+        restart_args=config.restart_args,
     )
 
 
@@ -79,6 +81,7 @@ def proxy_argv(spec: Spec, config: LabConfig, index: int) -> list[str]:
         f"--upstream=127.0.0.1:{ports.engine(index)}",
         f"--control=127.0.0.1:{ports.proxy_control(index)}",
         f"--ledger={spec.ledger}",
+        f"--faults-dir={spec.faults}",
         f"--name={spec.name}",
         f"--role={spec.role}",
         f"--model={spec.model}",

@@ -55,7 +55,9 @@ class Spec:
     proxy: str
     proxy_control: str
     ledger: Path
-    restart: bool = True
+    faults: Path  # the folder of the proxy's faults
+    restart: str = "always"  # always | on-failure | never
+    restart_args: tuple[str, ...] = ()  # appended from the second start on
 
 
 @dataclass
@@ -86,7 +88,7 @@ class Replica:
             await self._wait_for_gate_and_start(by)
             await self._watch()
             await self._bury()
-            if not self.spec.restart:
+            if not self._comes_back():
                 self.state = "stopped"
                 return
             if self._deleting:
@@ -98,6 +100,12 @@ class Replica:
             if await self._back_off():
                 self._renew()
                 by = "controller"
+
+    def _comes_back(self) -> bool:
+        """Whether what has just ended is started again. Restart policies are about crashes, not about deletions."""
+        if self.spec.restart == "on-failure":
+            return self._deleting or self.exits[-1]["code"] != 0
+        return self.spec.restart != "never"
 
     def delete(self, uid: str, grace_s: float) -> None:
         """Begin to delete that incarnation (WrongUidError when it is not there any more)."""
@@ -139,6 +147,7 @@ class Replica:
             "proxy": spec.proxy,
             "proxy_control": spec.proxy_control,
             "ledger": str(spec.ledger),
+            "faults_dir": str(spec.faults),
         }
 
     def _identity(self) -> Json:
@@ -199,7 +208,8 @@ class Replica:
             os.close(fd)
 
     def _start(self, by: str) -> None:
-        self.child = processes.spawn(self.spec.name, self.spec.argv, self.spec.log)
+        argv = (*self.spec.argv, *(self.spec.restart_args if self.exits else ()))
+        self.child = processes.spawn(self.spec.name, argv, self.spec.log)
         self.state, self.engine, self.ready_mono, self._by = "starting", None, None, by
         self._say("started", by)
 

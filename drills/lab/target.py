@@ -15,7 +15,7 @@ from drills.model import Host, Json, Replica, Sla
 
 
 class LabTarget:
-    """Implements Target, CanDelete, HasLedger, HasEvents and HasGpus over a lab that is up."""
+    """Implements Target, CanDelete, HasLedger, HasEvents, HasGpus and HasProxies over a lab that is up."""
 
     kind = "lab"
 
@@ -85,6 +85,13 @@ class LabTarget:
             known = {(a["id"], a["start"]) for a in ended}
             attempts += ended + [a for a in still_open if (a["id"], a["start"]) not in known]
         return sorted((a for a in attempts if a["start"] >= since_mono), key=lambda a: (a["start"], a["replica"]))
+
+    def proxy(self, replica: Replica) -> Json:
+        """Return where the replica's ledger proxy is (Refused when the lab has no such replica)."""
+        for row in self._control.status()["replicas"]:
+            if row["name"] == replica.name:
+                return {"listen": row["proxy"], "control": row["proxy_control"], "faults_dir": row["faults_dir"]}
+        raise Refused(f"target {self.name}: no replica '{replica.name}'")
 
     def nvidia_smi(self, host: str) -> list[str]:
         """Return the stand-in's path."""
