@@ -68,15 +68,42 @@ def _workload(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+#: What a client does when it is not told otherwise, by name; every key may be given beside the name.
+RETRY_PROFILES: Final[Mapping[str, Json]] = {
+    "none": {"max": 0},
+    "default": {},
+    # The OpenAI SDK for Python: two retries, 0.5 s doubled up to 8 s less up to a quarter of it, and no budget.
+    "sdk-like": {
+        "max": 2,
+        "backoff": "500ms",
+        "backoff_max": "8s",
+        "jitter": "sdk",
+        "budget": None,
+        "header": True,
+    },
+}
+
+
 class Retries(Params):
     """How the client tries again; never after the first token. `budget`: retries as a share of requests."""
 
+    profile: Literal["none", "default", "sdk-like"] | None = None
     max: Annotated[int, Field(ge=0, le=10)] = 2
     backoff: DurationOrZero = 0.25
     backoff_max: Duration = 8.0
     jitter: Literal["full", "none", "sdk"] = "full"
     budget: Share | None = 0.1
     header: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _laid_over_the_profile(cls, value: Any) -> Any:
+        """Take the bare name of a profile, and give the keys that are not said the profile's values."""
+        given = {"profile": value} if isinstance(value, str) else value
+        if not isinstance(given, dict):
+            return given
+        name = given.get("profile")
+        return {**(RETRY_PROFILES.get(name, {}) if isinstance(name, str) else {}), **given}
 
 
 class Client(Params):
@@ -326,6 +353,9 @@ def schema() -> Json:
         whole["properties"][place]["items"] = {"anyOf": [_item_schema(n, m, definitions) for n, m in table.items()]}
     workload = whole["$defs"]["Load"]["properties"]["workload"]
     whole["$defs"]["Load"]["properties"]["workload"] = {"anyOf": [{"type": "string", "enum": ["chat"]}, workload]}
+    retries = whole["$defs"]["Client"]["properties"]["retries"]
+    by_name = {"type": "string", "enum": list(RETRY_PROFILES)}
+    whole["$defs"]["Client"]["properties"]["retries"] = {"anyOf": [by_name, retries]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
 
 

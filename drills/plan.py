@@ -159,7 +159,7 @@ def load_json(plan: Plan, *, records: str, api_key_file: str | None = None, cpu:
             "idle_timeout_s": client["idle_timeout"],
             "connect_timeout_s": client["connect_timeout"],
             "keepalive": client["keepalive"],
-            "retries": {k: v for k, v in retries.items() if not k.startswith("backoff")}
+            "retries": {k: v for k, v in retries.items() if k != "profile" and not k.startswith("backoff")}
             | {"backoff_s": retries["backoff"], "backoff_max_s": retries["backoff_max"]},
         },
         "fallback_models": list(degradation.fallback_models),
@@ -202,7 +202,8 @@ def _laid_over(load: Load, client: Mapping[str, Any]) -> Load:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Json:
-    nested = {k: _merged(below[k], v) for k, v in above.items() if isinstance(v, Mapping)}
+    # What names a profile is not laid over the values of another one: it says all of them.
+    nested = {k: _merged(below[k], v) for k, v in above.items() if isinstance(v, Mapping) and "profile" not in v}
     return {**below, **above, **nested}
 
 

@@ -43,6 +43,8 @@ def _load(plan: Json) -> str:
     pace = format_rate(arrivals["rate"]) if "rate" in arrivals else f"{arrivals['users']} users (closed loop)"
     tries = f"{retries['max']} retries" if retries["max"] else "no retries"
     budget = f" within {format_share(retries['budget'])}" if "budget" in retries and retries["max"] else ""
+    if "profile" in retries:
+        tries += f" (profile {retries['profile']})"
     return (
         f"{arrivals['kind']} {pace}, workload {load['workload']['name']}, client time-out {_s(client['timeout'])}, "
         f"{tries}{budget}, at most {plan['load_cap']} requests open"

@@ -57,7 +57,7 @@ class RetryPlan:
     max: int = 0
     backoff_s: float = 0.25
     backoff_max_s: float = 8.0
-    jitter: str = "full"  # `sdk` is the OpenAI SDK's own schedule: backoff_s and backoff_max_s do not apply
+    jitter: str = "full"  # `sdk`: what the OpenAI SDK repeats, when, and with which header
     budget: float | None = None  # retries over requests, sliding window
     header: bool = False  # send x-stainless-retry-count
 

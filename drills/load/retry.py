@@ -11,8 +11,8 @@ from drills.model import Outcome
 
 #: Statuses the OpenAI SDK retries; `5xx` is there too.
 _STATUSES = frozenset({408, 409, 429})
-_SDK_BACKOFF_S = 0.5
-_SDK_BACKOFF_MAX_S = 8.0
+#: The SDK takes up to a quarter off each wait.
+_SDK_JITTER = 0.25
 _SDK_RETRY_AFTER_MAX_S = 60.0
 
 
@@ -74,14 +74,16 @@ def delay_s(plan: RetryPlan, attempt: int, draw: float, headers: Mapping[str, st
         asked = _retry_after_s(headers)
         if asked is not None:
             return asked
-        return float(min(_SDK_BACKOFF_S * 2.0**attempt, _SDK_BACKOFF_MAX_S) * (1.0 - 0.25 * draw))
     wait = float(min(plan.backoff_s * 2.0**attempt, plan.backoff_max_s))
-    return wait * draw if plan.jitter == "full" else wait
+    return wait * {"full": draw, "sdk": 1.0 - _SDK_JITTER * draw, "none": 1.0}[plan.jitter]
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    try:
-        asked = float(headers.get("retry-after", ""))
-    except ValueError:
-        return None
-    return asked if 0.0 < asked <= _SDK_RETRY_AFTER_MAX_S else None
+    """Return the wait that the server asks for, in seconds; None when it asks for none, or for an odd one."""
+    for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            asked = float(headers.get(name, "")) / per_second
+        except ValueError:
+            continue
+        return asked if 0.0 < asked <= _SDK_RETRY_AFTER_MAX_S else None
+    return None

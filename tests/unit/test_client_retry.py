@@ -14,7 +14,7 @@ from drills.load.retry import Budget, delay_s, wanted
 from drills.model import Outcome
 
 TWICE = RetryPlan(max=2)
-SDK = RetryPlan(max=2, jitter="sdk")
+SDK = RetryPlan(max=2, backoff_s=0.5, jitter="sdk")
 
 
 def failed(error: str | None = "refused", outcome: Outcome = Outcome.ERROR, **more: Any) -> Attempt:
@@ -81,6 +81,7 @@ def test_the_sdk_honours_retry_after_within_reason() -> None:
     assert delay_s(SDK, 0, 0.0, {"retry-after": "3"}) == 3.0
     for odd in ("61", "-1", "0", "soon", "nan"):
         assert delay_s(SDK, 0, 0.0, {"retry-after": odd}) == 0.5
+    assert delay_s(SDK, 0, 0.0, {"retry-after-ms": "1500", "retry-after": "3"}) == 1.5
     assert delay_s(RetryPlan(jitter="none"), 0, 0.0, {"retry-after": "3"}) == 0.25
 
 

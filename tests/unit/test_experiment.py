@@ -108,6 +108,16 @@ BAD: list[tuple[str, str, str]] = [
     ("error_ratio", "eror_ratio", "x.yaml:14: guards[0]: unknown guard 'eror_ratio'; did you mean 'error_ratio'?"),
     ("metric: ttft", "metric: tft", "x.yaml:18: checks[1].latency.metric: unknown value 'tft'; did you mean 'ttft'?"),
     ("cohort: fault", "cohort: fualt", "x.yaml:18: checks[1].latency.cohort: unknown value 'fualt'; did you mean"),
+    (
+        "retries: {max: 2, backoff: 250ms, budget: 10%}",
+        "retries: sdk-lik",
+        "x.yaml:9: load.client.retries: unknown value 'sdk-lik'; did you mean 'sdk-like'?",
+    ),
+    (
+        "retries: {max: 2, backoff: 250ms, budget: 10%}",
+        "retries: {profile: sdk}",
+        "x.yaml:9: load.client.retries.profile: unknown value 'sdk'; did you mean 'sdk-like'?",
+    ),
     ("workload: chat", "workload: chatt", "x.yaml:8: load.workload: unknown value 'chatt'; did you mean 'chat'?"),
     ("kind: poisson", "kind: poison", "x.yaml:7: load.arrivals.kind: unknown value 'poison'; did you mean 'poisson'?"),
     ("{lab: delete}", "{lba: delete}", "x.yaml:12: faults[0].pod-kill.how.lba: unknown kind of target 'lba'; did you"),
@@ -220,6 +230,28 @@ def test_a_closed_loop_needs_users(tmp_path: Path) -> None:
 def test_a_workload_may_be_spelt_out(tmp_path: Path) -> None:
     found = load(tmp_path, GOOD.replace("workload: chat", "workload: {name: chat, turns: 2, think: 1s}"))
     assert (found.load.workload.turns, found.load.workload.think) == (2, 1.0)
+
+
+SDK_LIKE = {"max": 2, "backoff": 0.5, "backoff_max": 8.0, "jitter": "sdk", "budget": None, "header": True}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("sdk-like", {"profile": "sdk-like", **SDK_LIKE}),
+        ("{profile: sdk-like, budget: 10%}", {"profile": "sdk-like", **SDK_LIKE, "budget": 0.1}),
+        ("{profile: sdk-like, max: 5, backoff: 1s}", {"profile": "sdk-like", **SDK_LIKE, "max": 5, "backoff": 1.0}),
+        ("none", {**Retries().model_dump(), "profile": "none", "max": 0}),
+        ("default", {**Retries().model_dump(), "profile": "default"}),
+        ("{max: 2, backoff: 250ms, budget: 10%}", Retries().model_dump()),
+    ],
+)
+def test_retries_may_be_a_profile_and_what_differs_from_it(tmp_path: Path, written: str, read: object) -> None:
+    found = load(tmp_path, GOOD.replace("{max: 2, backoff: 250ms, budget: 10%}", written))
+    assert found.load.client.retries.model_dump() == read
+    content = json.loads(json.dumps(found.to_json()))["load"]
+    assert Load.model_validate(content) == found.load
+    assert ("profile" in content["client"]["retries"]) == ("profile" in written or ":" not in written)
 
 
 def test_reading_touches_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,20 @@ def test_a_defect_lays_over_the_client() -> None:
     assert found.to_json()["experiment"]["load"]["client"]["retries"]["max"] == 0
 
 
+def test_a_defect_may_bring_a_whole_profile() -> None:
+    retries = made(client={"retries": {"profile": "sdk-like", "max": 3}}).load.client.retries
+    assert (retries.max, retries.backoff, retries.budget, retries.jitter) == (3, 0.5, None, "sdk")
+
+
+def test_a_profile_reaches_the_load_process_as_plain_values() -> None:
+    found = made(GOOD.replace("{max: 2, budget: 10%}", "sdk-like"))
+    read = LoadPlan.of(json.loads(json.dumps(plan.load_json(found, records="/r/requests.ndjson")))).client.retries
+    assert (read.max, read.backoff_s, read.backoff_max_s, read.jitter) == (2, 0.5, 8.0, "sdk")
+    assert (read.budget, read.header) == (None, True)
+    assert "2 retries (profile sdk-like), at most" in "\n".join(found.steps)
+    assert found.hash != made().hash
+
+
 @pytest.mark.parametrize("arrivals", ["{kind: poisson, rate: 20/s}", "{kind: users, users: 200, think: 1s}"])
 def test_the_load_process_takes_its_part(arrivals: str) -> None:
     found = made(GOOD.replace("{kind: poisson, rate: 20/s}", arrivals))
