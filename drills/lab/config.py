@@ -106,6 +106,7 @@ class LabConfig:
     entry: str = "edge"  # where users come in: edge | router
     first_token_deadline_ms: int = 400
     monitoring: bool = True
+    network: bool | None = None  # namespaces of its own; None: where the user may make them
     alert_for_s: float = 5.0
     engine_args: tuple[str, ...] = ()
     fallback_engine_args: tuple[str, ...] = SMALL_ENGINE
@@ -113,9 +114,13 @@ class LabConfig:
     edge_args: tuple[str, ...] = ()
     # switches of planted defects
     defect: str | None = None
-    restart: bool = True
+    restart: str = "always"  # always | on-failure (not after exit status 0) | never
+    restart_args: tuple[str, ...] = ()  # what a replica's engine gets besides when it is not its first start
+    deletes_neighbour: bool = False  # whoever deletes a replica takes the next primary down with it
     proxy_health: str = "honest"  # honest | passthrough
     alerts_left_out: tuple[str, ...] = ()
+    alert_labels: tuple[str, ...] = ()  # NAME=VALUE, on every alert, over its own
+    alerts_expect: int | None = None  # how many primaries the rules expect; None: as many as there are
     # who it belongs to
     owner: str = "user"  # user | run:ID
     lives_s: float | None = None  # ends when not touched for this long; None: until taken down

@@ -42,6 +42,9 @@ class Supervised(Protocol):
     def processes(self) -> list[Json]:
         """Return [{name, pid, start}] of everything that is no replica."""
 
+    def delete(self, name: str, uid: str, grace_s: float) -> None:
+        """Begin to delete that incarnation of a replica (KeyError, WrongUidError)."""
+
     def own(self, owner: str, lives_s: float | None) -> None:
         """Change owner and life."""
 
@@ -112,11 +115,10 @@ class _Routes:
 
     async def delete(self, request: web.Request) -> web.Response:
         name, body = request.match_info["name"], await request.json()
-        replica = self.lab.replicas.get(name)
-        if replica is None:
+        if name not in self.lab.replicas:
             return _error(404, f"no replica '{name}'; there are {', '.join(self.lab.replicas)}")
         try:
-            replica.delete(str(body["uid"]), float(body["grace_s"]))
+            self.lab.delete(name, str(body["uid"]), float(body["grace_s"]))
         except WrongUidError as error:
             return _error(409, str(error))
         return web.json_response({}, status=202)

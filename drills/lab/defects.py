@@ -24,11 +24,11 @@ class Defect:
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: Users see the failures themselves.
+NO_WAY_OUT = ("--no-fallback", "--no-cache")
+
 DEFECTS: dict[str, Defect] = {
-    "restart-never": Defect(
-        "a replica that ends, however it ends, is not started again",
-        lab={"restart": False},
-    ),
+    # ---- who tries again, and how often
     "no-retries": Defect(
         "nobody tries again: retries, health checks and circuit breaker of the router are off, so are the client's "
         "retries, and the edge passes failures on instead of asking the smaller model",
@@ -39,13 +39,80 @@ DEFECTS: dict[str, Defect] = {
                 "--health-check-interval-secs=86400",
                 "--health-failure-threshold=1000",
             ),
-            "edge_args": ("--no-fallback", "--no-cache"),
+            "edge_args": NO_WAY_OUT,
         },
         client={"retries": {"max": 0}},
     ),
+    "retry-storm": Defect(
+        "client and router both try again, without a budget, and the survivors can just carry the load and queue "
+        "little: what they turn away comes back many times",
+        lab={
+            "engine_args": ("--step-base-ms=30", "--max-num-seqs=12", "--max-num-queued-reqs=16"),
+            "router_args": ("--retry-max-retries=5", "--disable-circuit-breaker"),
+            "edge_args": NO_WAY_OUT,
+        },
+        client={"retries": {"max": 2, "backoff": "100ms", "jitter": "full", "budget": None}},
+    ),
+    # ---- what the application has to fall back to
+    "no-fallback": Defect(
+        "the edge has neither a smaller model nor an answer in store: a late answer stays late",
+        lab={"edge_args": NO_WAY_OUT},
+    ),
+    "slow-fallback": Defect(
+        "the edge gives a late model three seconds before it asks the smaller one: who falls back has waited too long",
+        lab={"first_token_deadline_ms": 3000},
+    ),
+    "no-prefix-cache": Defect(
+        "the engines compute every prompt token again, also those seen before",
+        lab={"engine_args": ("--no-prefix-cache",)},
+    ),
+    # ---- who is told
     "no-alert": Defect(
         "the rule that says a replica is down is missing",
         lab={"alerts_left_out": ("VllmReplicaDown",)},
+    ),
+    "wrong-alert-labels": Defect(
+        "alerts carry the name of another service, and would wake other people",
+        lab={"alert_labels": ("service=search", "severity=info")},
+    ),
+    "alert-already-firing": Defect(
+        "the rules expect a replica that was taken away long ago, so that a page fires day and night",
+        lab={"alerts_expect": 4},
+    ),
+    # ---- who comes back
+    "restart-never": Defect(
+        "a replica that ends, however it ends, is not started again",
+        lab={"restart": "never"},
+    ),
+    "restart-on-failure": Defect(
+        "a replica is started again only after an exit status other than 0, and vLLM's is 0 when its engine died",
+        lab={"restart": "on-failure"},
+    ),
+    "slow-restart": Defect(
+        "a replica that is started again takes two minutes to become ready",
+        lab={"restart_args": ("--startup-s=120",)},
+    ),
+    "lying-health": Defect(
+        "the router asks the engine's own /health, which says 200 while the engine hangs",
+        lab={"proxy_health": "passthrough"},
+    ),
+    # ---- what becomes of a stream that is cut
+    "truncating-gateway": Defect(
+        "the edge ends a stream that was cut with a made-up finish reason and [DONE]",
+        lab={"edge_args": ("--on-cut=finish",)},
+    ),
+    "splicing-gateway": Defect(
+        "the edge goes on after a cut with the text of a new answer, from its beginning",
+        lab={"edge_args": ("--on-cut=splice",)},
+    ),
+    # ---- who is spared
+    "breaker-too-long": Defect(
+        "the router's circuit breaker stays open for its default of 60 s after ten failures",
+        lab={"router_args": ("--cb-timeout-duration-secs=60",)},
+    ),
+    "wrong-victim": Defect(
+        "whoever deletes a replica takes its neighbour down as well",
+        lab={"deletes_neighbour": True},
     ),
 }
 

@@ -4,21 +4,18 @@
 
 Exactly one answer reaches the user. Nothing is sent before its first token is there, what is abandoned is closed so
 that the engine aborts, and an answer that has begun is never continued by another: if it dies, the user sees it die
-the same way (RST, FIN without an end, an error in band). The last source there is has no deadline, and its bytes and
-errors are passed on as they come.
+the same way (RST, FIN without an end, an error in band), unless `--on-cut` makes it one of the gateways that hide it.
+The last source there is has no deadline, and its bytes and errors are passed on as they come.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import math
 import os
 import signal
-import socket
-import struct
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +26,8 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from drills.errors import DrillError, Refused
-from drills.lab.edge_answers import CHAT, TEXT, Ask, Ending, FirstEvent, parse_ask, stored_answer
+from drills.lab.edge_answers import CHAT, TEXT, Ask, Ending, FirstEvent, made_up_end, parse_ask, stored_answer
+from drills.lab.edge_cuts import die, is_reset, kind
 from drills.lab.edge_metrics import Metrics
 
 _HOP_BY_HOP = frozenset(
@@ -56,6 +54,7 @@ class Options:
     sla_ttft_s: float
     no_fallback: bool
     no_cache: bool
+    on_cut: str  # cut | finish | splice
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class Edge:
             async with self.session.get(f"{self.options.router}/v1/models", headers=_passed(request.headers)) as answer:
                 return web.Response(status=answer.status, body=await answer.read(), headers=_passed(answer.headers))
         except (aiohttp.ClientError, OSError) as error:
-            broken = _broken("primary", _class(error))
+            broken = _broken("primary", kind(error))
             return web.Response(status=broken.status, body=broken.body, headers=broken.headers)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
@@ -163,7 +162,7 @@ class Edge:
             answer = await self.answer(ask)
             source = answer.source
             try:
-                response = await self.send(request, answer, told)
+                response = await self.send(request, ask, answer, told)
             finally:
                 answer.close()
         except (asyncio.CancelledError, ConnectionError):
@@ -209,8 +208,8 @@ class Edge:
                 return answer
             answer.close()
             self.metrics.abandoned[(source.name, answer.wrong)] += 1
-        kind, body = stored_answer(ask, self.options.model)
-        return Answer("cached", 200, CIMultiDict({"Content-Type": kind, "X-Cache": "hit"}), body)
+        content, body = stored_answer(ask, self.options.model)
+        return Answer("cached", 200, CIMultiDict({"Content-Type": content, "X-Cache": "hit"}), body)
 
     async def ask(self, source: Source, ask: Ask, *, wait: bool) -> Answer:
         """Ask one source; with `wait`, return only when a stream has shown its first token."""
@@ -218,12 +217,12 @@ class Edge:
         try:
             response = await self.session.post(source.url + ask.path, data=body, headers=_passed(ask.headers))
         except (aiohttp.ClientError, OSError) as error:
-            return _broken(source.name, _class(error))
+            return _broken(source.name, kind(error))
         try:
             return await self._begin(source, ask, response, wait=wait)
         except (aiohttp.ClientError, OSError) as error:
             response.close()
-            return _broken(source.name, _class(error))
+            return _broken(source.name, kind(error))
         except asyncio.CancelledError:
             response.close()
             raise
@@ -249,7 +248,7 @@ class Edge:
 
     # ---- how it reaches the user
 
-    async def send(self, request: web.Request, answer: Answer, told: Told) -> web.StreamResponse:
+    async def send(self, request: web.Request, ask: Ask, answer: Answer, told: Told) -> web.StreamResponse:
         """Send an answer, and note what became of it."""
         answer.headers["X-Edge-Answer"] = answer.source
         told.wrong = answer.wrong
@@ -267,10 +266,29 @@ class Edge:
         except aiohttp.ClientConnectionResetError:
             raise  # the user is gone
         except (aiohttp.ClientError, OSError) as error:
-            reset = _is_reset(error) or (protocol is not None and _is_reset(protocol.exception()))
-            told.wrong = "cut"
-            _die(request.transport, reset=reset)
+            if not await self._hide_cut(stream, ask, told):
+                reset = is_reset(error) or (protocol is not None and is_reset(protocol.exception()))
+                told.wrong = "cut"
+                die(request.transport, reset=reset)
         return stream
+
+    async def _hide_cut(self, stream: web.StreamResponse, ask: Ask, told: Told) -> bool:
+        """Do what `--on-cut` says; False when the user shall see the cut."""
+        if self.options.on_cut == "finish":
+            await stream.write(made_up_end(ask, self.options.model))
+        elif self.options.on_cut == "splice":
+            again = await self.ask(self.sources[0], ask, wait=False)
+            try:
+                if again.rest is None:
+                    return False
+                told.wrong = await self._relay(stream, b"", again.rest, told)
+            except aiohttp.ClientConnectionResetError:
+                raise
+            except (aiohttp.ClientError, OSError):
+                return False
+            finally:
+                again.close()
+        return self.options.on_cut != "cut"
 
     async def _relay(self, stream: web.StreamResponse, early: bytes, rest: aiohttp.ClientResponse, told: Told) -> str:
         """Pass a stream on as it comes; return what was wrong with it."""
@@ -300,34 +318,12 @@ def _passed(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _HOP_BY_HOP)
 
 
-def _class(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
-        return "refused"
-    return "reset"
-
-
-def _is_reset(error: BaseException | None) -> bool:
-    return isinstance(error, OSError) and not isinstance(error, aiohttp.ServerDisconnectedError)
-
-
 def _broken(source: str, reason: str) -> Answer:
     """Return the answer for a source that gave none."""
     message = f"The {source} model closed or refused the connection ({reason}) before it answered."
     error = {"message": message, "type": "Bad Gateway", "param": None, "code": 502}
     headers = CIMultiDict({"Content-Type": "application/json"})
     return Answer(source, 502, headers, json.dumps({"error": error}).encode(), wrong=reason)
-
-
-def _die(transport: asyncio.BaseTransport | None, *, reset: bool) -> None:
-    """End the user's connection the way the model's ended: with RST, or with FIN and no terminal chunk."""
-    if not isinstance(transport, asyncio.WriteTransport):
-        return
-    if not reset:
-        transport.close()
-        return
-    with contextlib.suppress(OSError):
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
 
 
 def _url(text: str) -> str:
@@ -350,6 +346,12 @@ def parse_options(argv: list[str] | None = None) -> Options:
     parser.add_argument("--sla-ttft-s", type=float, default=1.0)
     parser.add_argument("--no-fallback", action="store_true", help="do not ask the smaller model")
     parser.add_argument("--no-cache", action="store_true", help="do not answer from store")
+    parser.add_argument(
+        "--on-cut",
+        choices=("cut", "finish", "splice"),
+        default="cut",
+        help="what the user gets for a stream that was cut: the cut, a made-up end, or the text of a new answer",
+    )
     options = Options(**vars(parser.parse_args(argv)))
     if options.fallback and not options.fallback_model:
         parser.error("--fallback needs --fallback-model")

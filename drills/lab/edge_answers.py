@@ -133,6 +133,18 @@ def stored_answer(ask: Ask, model: str) -> tuple[str, bytes]:
     return "text/event-stream; charset=utf-8", b"".join(_events(ask, base, words, usage, chat=chat))
 
 
+def made_up_end(ask: Ask, model: str) -> bytes:
+    """Return the end that no model said: what some gateways put behind a stream that was cut."""
+    chat = ask.path == CHAT
+    said: Json = {"delta": {}} if chat else {"text": ""}
+    event = {
+        "object": "chat.completion.chunk" if chat else "text_completion",
+        "model": (ask.json or {}).get("model") or model,
+        "choices": [{"index": 0, **said, "finish_reason": "stop"}],
+    }
+    return b"data: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n"
+
+
 def _whole(text: str, *, chat: bool) -> Json:
     said: Json = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
     return {"index": 0, **said, "logprobs": None, "finish_reason": "length"}

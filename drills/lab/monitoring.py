@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 import drills
 from drills.lab.config import SERVICE, LabConfig
+from drills.lab.network import LOOPBACK, NO_NETWORK, Network
 from drills.model import Json
 
 RULES = Path(drills.__file__).parent / "data" / "alerts" / "vllm.rules.yml"
@@ -97,31 +98,39 @@ def expected(counts: Mapping[tuple[str, str], int]) -> str:
     return f"({exact}) <= on (service, model) max_over_time(vllm:replicas_ready[1h])"
 
 
+def _overstated(config: LabConfig) -> str:
+    """Return PromQL that expects `alerts_expect` primaries, whether or not there ever were so many."""
+    exact = f'label_replace(vector({config.alerts_expect}), "service", "{SERVICE}", "", "")'
+    return f'label_replace({exact}, "model", "{config.model}", "", "")'
+
+
 def rules(config: LabConfig) -> str:
     """Return the shipped rules as the lab uses them: shorter times, the exact number of replicas, nothing else."""
     yaml = YAML()
     yaml.width = 4096
     data = yaml.load(RULES.read_text())
     counts = {(SERVICE, config.model): config.replicas, (SERVICE, config.fallback_model): 1}
+    labels = dict(label.split("=", 1) for label in config.alert_labels)
     for group in data["groups"]:
         group["rules"] = [rule for rule in group["rules"] if rule.get("alert") not in config.alerts_left_out]
         for rule in group["rules"]:
             if rule.get("record") == "vllm:replicas_expected":
-                rule["expr"] = expected(counts)
+                rule["expr"] = expected(counts) if config.alerts_expect is None else _overstated(config)
             for window, short in WINDOWS.items():
                 rule["expr"] = rule["expr"].replace(window, short)
             if "for" in rule:
                 rule["for"] = f"{config.alert_for_s:g}s"
+                rule["labels"].update(labels)
     out = io.StringIO()
     yaml.dump(data, out)
     return out.getvalue()
 
 
-def _targets(config: LabConfig) -> list[Json]:
+def _targets(config: LabConfig, net: Network) -> list[Json]:
     """Return the engines as scrape targets: past the router and past the proxy."""
     return [
         {
-            "targets": [f"127.0.0.1:{config.ports.engine(index)}"],
+            "targets": [f"{net.host(name)}:{config.ports.engine(index)}"],
             "labels": {
                 "replica": name,
                 "role": "primary" if index < config.replicas else "fallback",
@@ -133,14 +142,15 @@ def _targets(config: LabConfig) -> list[Json]:
     ]
 
 
-def prometheus_config(config: LabConfig) -> Json:
+def prometheus_config(config: LabConfig, net: Network = NO_NETWORK) -> Json:
     """Return prometheus.yml as data."""
     p = config.ports
 
-    def one(port: int) -> list[Json]:
-        return [{"targets": [f"127.0.0.1:{port}"], "labels": {"service": SERVICE}}]
+    def one(port: int, host: str = LOOPBACK) -> list[Json]:
+        return [{"targets": [f"{host}:{port}"], "labels": {"service": SERVICE}}]
 
-    jobs = {"vllm": _targets(config), "edge": one(p.edge), "router": one(p.router_metrics), "dcgm": one(p.dcgm)}
+    router = one(p.router_metrics, net.host("router"))
+    jobs = {"vllm": _targets(config, net), "edge": one(p.edge), "router": router, "dcgm": one(p.dcgm)}
     return {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": ["vllm.rules.yml"],
@@ -168,11 +178,11 @@ def alertmanager_config(config: LabConfig, token_file: Path) -> Json:
     }
 
 
-def write(folder: Path, config: LabConfig, token_file: Path) -> None:
+def write(folder: Path, config: LabConfig, token_file: Path, net: Network = NO_NETWORK) -> None:
     """Write the files of both programs into `folder`."""
     folder.mkdir(exist_ok=True)
     (folder / "vllm.rules.yml").write_text(rules(config))
-    _dump(folder / "prometheus.yml", prometheus_config(config))
+    _dump(folder / "prometheus.yml", prometheus_config(config, net))
     _dump(folder / "alertmanager.yml", alertmanager_config(config, token_file))
 
 

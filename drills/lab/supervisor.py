@@ -63,6 +63,14 @@ class Supervisor:
         """Return [{name, pid, start}] of everything that is no replica."""
         return [{"name": c.name, "pid": c.pid, "start": c.start} for c in self._children.values()]
 
+    def delete(self, name: str, uid: str, grace_s: float) -> None:
+        """Begin to delete a replica (WrongUidError); a planted defect takes the next primary down with it."""
+        self.replicas[name].delete(uid, grace_s)
+        primaries = self.config.names[: self.config.replicas]
+        if self.config.deletes_neighbour and name in primaries:
+            other = self.replicas[primaries[(primaries.index(name) + 1) % len(primaries)]]
+            other.delete(other.uid, grace_s)
+
     def own(self, owner: str, lives_s: float | None) -> None:
         """Change owner and life; lab.json follows."""
         self._owner, self._lives_s = owner, lives_s
@@ -210,9 +218,13 @@ class Supervisor:
 
     async def _scraped(self, wanted: int) -> bool:
         url = f"http://127.0.0.1:{self.config.ports.prometheus}/api/v1/query"
-        # Everything is scraped, the rules have been evaluated since, and no alert is even pending.
+        # Everything is scraped, the rules have been evaluated since, and no alert is even pending; where the rules
+        # expect replicas that do not exist, that alert is there.
+        settled = "unless on () count(ALERTS)"
+        if self.config.alerts_expect is not None:
+            settled = 'and on () count(ALERTS{alertstate="firing"})'
         up = f'count(up{{job="vllm"}} == 1) == {wanted} and on () count(up == 1) == {wanted + 3}'
-        query = {"query": f"{up} and on () count(vllm:replicas_expected) unless on () count(ALERTS)"}
+        query = {"query": f"{up} and on () count(vllm:replicas_expected) {settled}"}
         async with self._http.get(url, params=query, timeout=aiohttp.ClientTimeout(total=2)) as answer:
             return bool((await answer.json())["data"]["result"])
 
