@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from drills.lab import router
 from drills.lab.config import SLA, LabConfig
 from drills.lab.gpu import shim, smi, state
+from drills.lab.network import LOOPBACK, NO_NETWORK, Network
+from drills.lab.processes import python
 from drills.lab.replicas import Spec
 from drills.model import Json
 
 
-def python(module: str, *args: str) -> list[str]:
-    """Return the command line of one of our own modules; -P keeps the working directory off its path."""
-    return [sys.executable, "-P", "-m", module, *args]
-
-
-def url(port: int) -> str:
+def url(port: int, host: str = LOOPBACK) -> str:
     """Return the URL of a port of the lab."""
-    return f"http://127.0.0.1:{port}"
+    return f"http://{host}:{port}"
 
 
 def make_gpus(folder: Path, config: LabConfig) -> tuple[list[Json], list[str]]:
@@ -37,14 +33,16 @@ def exporter_argv(folder: Path, config: LabConfig) -> list[str]:
     return python("drills.lab.gpu.exporter", f"--port={config.ports.dcgm}", f"--state={folder / 'gpu' / 'state.json'}")
 
 
-def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json) -> Spec:
+def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json, net: Network = NO_NETWORK) -> Spec:
     """Return what does not change about replica `index`."""
     ports, name = config.ports, config.names[index]
+    host = net.host(name)
     primary = index < config.replicas
     model = config.model if primary else config.fallback_model
     extra: Sequence[str] = config.engine_args if primary else config.fallback_engine_args
     argv = python(
         "drills.lab.engine.server",
+        f"--host={host}",
         f"--port={ports.engine(index)}",
         f"--model={model}",
         f"--name={name}",
@@ -62,9 +60,10 @@ def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json) -> Spec
         log=folder / "log" / f"{name}.log",
         gate=folder / "gates" / f"{name}.lock",
         gpus=(gpu["uuid"],),
-        engine=url(ports.engine(index)),
-        proxy=url(ports.proxy(index)),
-        proxy_control=url(ports.proxy_control(index)),
+        engine=url(ports.engine(index), host),
+        proxy=url(ports.proxy(index), host),
+        proxy_control=url(ports.proxy_control(index), host),
+        place=net.place(name),
         ledger=folder / "ledger" / f"{name}.ndjson",
         faults=folder / "faults" / name,
         restart=config.restart,
@@ -72,14 +71,14 @@ def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json) -> Spec
     )
 
 
-def proxy_argv(spec: Spec, config: LabConfig, index: int) -> list[str]:
-    """Return the command line of the ledger proxy in front of a replica."""
+def proxy_argv(spec: Spec, config: LabConfig, index: int, host: str = LOOPBACK) -> list[str]:
+    """Return the command line of the ledger proxy in front of a replica; `host` is where both live."""
     ports = config.ports
     return python(
         "drills.proxy",
-        f"--listen=127.0.0.1:{ports.proxy(index)}",
-        f"--upstream=127.0.0.1:{ports.engine(index)}",
-        f"--control=127.0.0.1:{ports.proxy_control(index)}",
+        f"--listen={host}:{ports.proxy(index)}",
+        f"--upstream={host}:{ports.engine(index)}",
+        f"--control={host}:{ports.proxy_control(index)}",
         f"--ledger={spec.ledger}",
         f"--faults-dir={spec.faults}",
         f"--name={spec.name}",
@@ -89,18 +88,20 @@ def proxy_argv(spec: Spec, config: LabConfig, index: int) -> list[str]:
     )
 
 
-def router_argv(config: LabConfig) -> list[str]:
+def router_argv(config: LabConfig, net: Network = NO_NETWORK) -> list[str]:
     """Return the router's command line; it knows the primaries by their proxies."""
-    workers = [url(config.ports.proxy(index)) for index in range(config.replicas)]
-    return router.argv(config.ports.router, config.ports.router_metrics, workers, config.router_args)
+    names = config.names[: config.replicas]
+    workers = [url(config.ports.proxy(index), net.host(name)) for index, name in enumerate(names)]
+    host = net.host("router")
+    return router.argv(host, config.ports.router, config.ports.router_metrics, workers, config.router_args)
 
 
-def edge_argv(config: LabConfig) -> list[str]:
+def edge_argv(config: LabConfig, net: Network = NO_NETWORK) -> list[str]:
     """Return the edge's command line; its fallback is the small model, past the router."""
     return python(
         "drills.lab.edge",
         f"--port={config.ports.edge}",
-        f"--router={url(config.ports.router)}",
+        f"--router={url(config.ports.router, net.host('router'))}",
         f"--model={config.model}",
         f"--fallback={url(config.ports.proxy(config.replicas))}",
         f"--fallback-model={config.fallback_model}",
@@ -110,15 +111,15 @@ def edge_argv(config: LabConfig) -> list[str]:
     )
 
 
-def addresses(folder: Path, config: LabConfig, *, monitored: bool) -> Json:
+def addresses(folder: Path, config: LabConfig, net: Network = NO_NETWORK, *, monitored: bool) -> Json:
     """Return the part of lab.json that follows from the config."""
-    ports = config.ports
+    ports, router_host = config.ports, net.host("router")
     library = folder / "gpu" / "lib" / "libnvidia-ml.so.1"
     return {
         "port_base": config.port_base,
         "control": url(ports.control),
-        "entry": {"edge": url(ports.edge), "router": url(ports.router), "use": config.entry},
-        "router_metrics": f"{url(ports.router_metrics)}/metrics",
+        "entry": {"edge": url(ports.edge), "router": url(ports.router, router_host), "use": config.entry},
+        "router_metrics": f"{url(ports.router_metrics, router_host)}/metrics",
         "prometheus": url(ports.prometheus) if monitored else None,
         "alertmanager": url(ports.alertmanager) if monitored else None,
         "dcgm": f"{url(ports.dcgm)}/metrics",
@@ -129,4 +130,5 @@ def addresses(folder: Path, config: LabConfig, *, monitored: bool) -> Json:
         "capacity_per_replica": config.capacity_per_replica,
         "expected_replicas": config.replicas,
         "defect": config.defect,
+        "network": net.as_json(),
     }

@@ -12,10 +12,12 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -27,6 +29,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 ENGINE_TITLE = "VLLM::EngineCore"
 KILL_TIMEOUT_S = 10.0
 POLL_S = 0.05
+
+
+def python(module: str, *args: str) -> list[str]:
+    """Return the command line of one of our own modules; -P keeps the working directory off its path."""
+    return [sys.executable, "-P", "-m", module, *args]
 
 
 def die_with_parent(sig: int = signal.SIGKILL) -> None:
@@ -56,8 +63,21 @@ class Child:
         return self.popen.pid
 
 
-def spawn(name: str, argv: Sequence[str], log: Path, cwd: Path | None = None) -> Child:
+class Place(Protocol):
+    """Where a child lives, other than where its parent does."""
+
+    def enter(self) -> None:
+        """Move the process that calls it there."""
+
+
+def spawn(name: str, argv: Sequence[str], log: Path, cwd: Path | None = None, place: Place | None = None) -> Child:
     """Start a child; its output is appended to `log`. Raises OSError when it cannot be started."""
+
+    def before_exec() -> None:
+        die_with_parent()
+        if place is not None:
+            place.enter()
+
     with log.open("ab") as out:
         popen = subprocess.Popen(
             list(argv),
@@ -66,7 +86,7 @@ def spawn(name: str, argv: Sequence[str], log: Path, cwd: Path | None = None) ->
             stderr=subprocess.STDOUT,
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # the supervisor has no threads that could hold a lock now
+            preexec_fn=before_exec,  # the supervisor has no threads that could hold a lock now
         )
     # Our own child stays in /proc until we wait for it, so the look cannot miss; a zombie still has its start time.
     found = procs.stat(popen.pid)

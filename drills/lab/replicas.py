@@ -22,6 +22,7 @@ import aiohttp
 
 from drills.access import procs
 from drills.lab import processes
+from drills.lab.network import Sandbox
 from drills.lab.processes import Child
 from drills.model import Json
 
@@ -56,6 +57,7 @@ class Spec:
     proxy_control: str
     ledger: Path
     faults: Path  # the folder of the proxy's faults
+    place: Sandbox | None = None  # the namespace it lives in; None: the main one
     restart: str = "always"  # always | on-failure | never
     restart_args: tuple[str, ...] = ()  # appended from the second start on
 
@@ -147,6 +149,7 @@ class Replica:
             "proxy": spec.proxy,
             "proxy_control": spec.proxy_control,
             "ledger": str(spec.ledger),
+            "netns": spec.place.netns if spec.place else None,
             "faults_dir": str(spec.faults),
         }
 
@@ -209,7 +212,7 @@ class Replica:
 
     def _start(self, by: str) -> None:
         argv = (*self.spec.argv, *(self.spec.restart_args if self.exits else ()))
-        self.child = processes.spawn(self.spec.name, argv, self.spec.log)
+        self.child = processes.spawn(self.spec.name, argv, self.spec.log, place=self.spec.place)
         self.state, self.engine, self.ready_mono, self._by = "starting", None, None, by
         self._say("started", by)
 

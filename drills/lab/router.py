@@ -40,13 +40,13 @@ def version() -> str:
     return metadata.version("vllm-router")
 
 
-def argv(port: int, metrics_port: int, workers: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
+def argv(host: str, port: int, metrics_port: int, workers: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
     """Return the command line; `extra` comes last and so wins over the healthy settings."""
     return [
         executable(),
-        "--host=127.0.0.1",
+        f"--host={host}",
         f"--port={port}",
-        "--prometheus-host=127.0.0.1",
+        f"--prometheus-host={host}",
         f"--prometheus-port={metrics_port}",
         *HEALTHY,
         *extra,

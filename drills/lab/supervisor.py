@@ -23,11 +23,12 @@ from aiohttp import web
 
 from drills.access import procs
 from drills.errors import DrillError
-from drills.lab import client, control, keeper, monitoring, parts, processes, router
+from drills.lab import client, control, keeper, monitoring, network, parts, processes, router
 from drills.lab.config import LabConfig, load
 from drills.lab.control import Feed
+from drills.lab.network import LOOPBACK, NO_NETWORK, Network, NetworkError, Sandbox
 from drills.lab.processes import Child
-from drills.lab.replicas import Replica
+from drills.lab.replicas import Replica, Spec
 from drills.model import Json
 
 PART_TIMEOUT_S = 30.0
@@ -47,6 +48,7 @@ class Supervisor:
         self.replicas: dict[str, Replica] = {}
         self.events, self.notifications = Feed(), Feed()
         self.notes: list[str] = []
+        self.net: Network = NO_NETWORK
         self._token = (folder / "token").read_text()
         self._programs = monitoring.binaries()
         self._children: dict[str, Child] = {}
@@ -61,7 +63,8 @@ class Supervisor:
 
     def processes(self) -> list[Json]:
         """Return [{name, pid, start}] of everything that is no replica."""
-        return [{"name": c.name, "pid": c.pid, "start": c.start} for c in self._children.values()]
+        children = [*self._children.values(), *(s.child for s in self.net.sandboxes.values())]
+        return [{"name": c.name, "pid": c.pid, "start": c.start} for c in children]
 
     def delete(self, name: str, uid: str, grace_s: float) -> None:
         """Begin to delete a replica (WrongUidError); a planted defect takes the next primary down with it."""
@@ -144,6 +147,9 @@ class Supervisor:
         replicas = [r.child for r in self.replicas.values() if r.child is not None]
         left = [*self._children.values(), *replicas]
         await asyncio.gather(*(processes.end_session(c.pid, grace_s=END_GRACE_S) for c in left))
+        # Last: the interfaces go with them, and whoever still talks would wait for answers that never come.
+        sandboxes = [sandbox.child for sandbox in self.net.sandboxes.values()]
+        await asyncio.gather(*(processes.end_session(c.pid, grace_s=0.0) for c in sandboxes))
 
     # ---- the start, in order -------------------------------------------------------------------------
 
@@ -151,28 +157,47 @@ class Supervisor:
         c = self.config
         self.progress(say=f"starting {c.replicas} x {c.model} and 1 x {c.fallback_model}, about {c.startup_s:g} s")
         await self._serve()
+        self._make_network()
         gpus, gpu_notes = parts.make_gpus(self.dir, c)
         self.notes += gpu_notes
-        specs = [parts.replica_spec(self.dir, c, i, gpus[i % len(gpus)]) for i in range(len(c.names))]
+        specs = [parts.replica_spec(self.dir, c, i, gpus[i % len(gpus)], self.net) for i in range(len(c.names))]
         self.replicas = {spec.name: Replica(spec, self._http, self._tell) for spec in specs}
         for replica in self.replicas.values():
             self._spawn_task(replica.run())
         await asyncio.gather(
             self._run_part("gpu-exporter", parts.exporter_argv(self.dir, c), c.ports.dcgm),
-            *(
-                self._run_part(f"proxy-{s.name}", parts.proxy_argv(s, c, i), c.ports.proxy(i))
-                for i, s in enumerate(specs)
-            ),
-            self._run_part("edge", parts.edge_argv(c), c.ports.edge),
+            *(self._run_proxy(s, i) for i, s in enumerate(specs)),
+            self._run_part("edge", parts.edge_argv(c, self.net), c.ports.edge),
             self._start_monitoring(),
             self._replicas_ready(),
         )
-        await self._run_part("router", parts.router_argv(c), c.ports.router, path="/health")
+        argv, place, host = parts.router_argv(c, self.net), self.net.place("router"), self.net.host("router")
+        await self._run_part("router", argv, c.ports.router, path="/health", host=host, place=place)
         self.progress(say=f"router {router.version()} and edge up")
         await self._monitoring_settled()
         self._write_lab_json(await self._describe())
         self._up = True
         self.progress(up=True)
+
+    def _make_network(self) -> None:
+        """Give the replicas and the router namespaces of their own, where that can be had or must be."""
+        wanted = self.config.network
+        if wanted is False or (wanted is None and network.why_not() is not None):
+            return
+        try:
+            if why := network.why_not():
+                raise NetworkError(why)
+            self.net = network.build(self.config.names[: self.config.replicas], self._log("network"))
+        except NetworkError as error:
+            if wanted:
+                raise StartError(f"no network of its own: {error}") from None
+            self.notes.append(f"no network of its own, so none can be drilled: {error}")
+
+    async def _run_proxy(self, spec: Spec, index: int) -> None:
+        host = self.net.host(spec.name)
+        argv = parts.proxy_argv(spec, self.config, index, host)
+        port = self.config.ports.proxy(index)
+        await self._run_part(f"proxy-{spec.name}", argv, port, host=host, place=spec.place)
 
     async def _serve(self) -> None:
         runner = web.AppRunner(control.app(self, self._token), access_log=None)
@@ -202,7 +227,7 @@ class Supervisor:
         folder, ports, programs = self.dir / "monitoring", self.config.ports, self._programs
         if not self._monitored or programs.alertmanager is None or programs.prometheus is None:
             return
-        monitoring.write(folder, self.config, self.dir / "token")
+        monitoring.write(folder, self.config, self.dir / "token", self.net)
         program, cwd = monitoring.runnable(programs.alertmanager, folder)
         argv = monitoring.alertmanager_argv(program, folder, self.config)
         await self._run_part("alertmanager", argv, ports.alertmanager, path="/-/ready", cwd=cwd)
@@ -231,18 +256,25 @@ class Supervisor:
     # ---- parts ---------------------------------------------------------------------------------------
 
     async def _run_part(
-        self, name: str, argv: Sequence[str], port: int, path: str | None = None, cwd: Path | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        port: int,
+        path: str | None = None,
+        cwd: Path | None = None,
+        host: str = LOOPBACK,
+        place: Sandbox | None = None,
     ) -> None:
         """Start a part, keep it running, and wait until it listens (and answers 200 on `path`)."""
-        self._spawn_task(self._keep(name, argv, cwd))
-        await self._within(name, lambda: self._answers(port, path))
+        self._spawn_task(self._keep(name, argv, cwd, place))
+        await self._within(name, lambda: self._answers(host, port, path))
 
-    async def _answers(self, port: int, path: str | None) -> bool:
+    async def _answers(self, host: str, port: int, path: str | None) -> bool:
         if path is None:
-            _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 1)
+            _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 1)
             writer.close()
             return True
-        url = f"http://127.0.0.1:{port}{path}"
+        url = parts.url(port, host) + path
         async with self._http.get(url, timeout=aiohttp.ClientTimeout(total=2)) as answer:
             return answer.status == 200
 
@@ -255,10 +287,10 @@ class Supervisor:
             await asyncio.sleep(0.1)
         raise StartError(f"{name} did not come up within {PART_TIMEOUT_S:g} s{_because(self._log(name))}")
 
-    async def _keep(self, name: str, argv: Sequence[str], cwd: Path | None) -> None:
+    async def _keep(self, name: str, argv: Sequence[str], cwd: Path | None, place: Sandbox | None) -> None:
         """Run a part that has no state worth telling; start it again when it ends."""
         while True:
-            child = self._children[name] = processes.spawn(name, argv, self._log(name), cwd)
+            child = self._children[name] = processes.spawn(name, argv, self._log(name), cwd, place)
             status = await processes.ended(child)
             await processes.end_session(child.pid, grace_s=0.0)
             self._ended_early(name, status, child.log)
@@ -302,7 +334,7 @@ class Supervisor:
             "token_file": str(self.dir / "token"),
             "versions": versions,
             "notes": self.notes,
-            **parts.addresses(self.dir, self.config, monitored=monitored),
+            **parts.addresses(self.dir, self.config, self.net, monitored=monitored),
         }
 
     def _write_lab_json(self, data: Json) -> None:
