@@ -228,6 +228,19 @@ class HasProxies(Protocol):
         """Return {listen, control, faults_dir} of the replica's proxy: two URLs and a folder on its host."""
 
 
+@runtime_checkable
+class HasNetwork(Protocol):
+    """Replicas have a network that rules can shape without harm to anybody else."""
+
+    def network(self, replica: Replica) -> Json | None:
+        """Return where to shape what reaches the replica, None when that cannot be done at this target.
+
+        {"netns": {pid, start, inode}, or None for the host's own; "port": on which the router reaches it;
+        "peers": {name: [IPv4 addresses]}, the router among them; "management": [addresses that no rule may hit];
+        "bystanders": {name: netns} of everybody near}.
+        """
+
+
 # ---- faults -------------------------------------------------------------------------------------------
 
 
@@ -296,6 +309,14 @@ class Fault(Protocol):
 
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Put everything back. Needs target and receipt only, may run twice, from any process."""
+
+
+@runtime_checkable
+class CountsSwallowed(Protocol):
+    """A fault that swallows packets, and knows how many."""
+
+    def counts(self, target: Target, receipt: Receipt) -> Json:
+        """Return {"new": attempts to connect, "packets": all} swallowed so far. Raises DrillError."""
 
 
 # ---- what was seen, and what it means -----------------------------------------------------------------

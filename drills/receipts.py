@@ -148,12 +148,24 @@ def manual(step: Json) -> str:
         case "remove":
             return f"rm -f {shlex.quote(step['path'])}"
         case "signal":
-            return f"kill -{step['signal']} {step['pid']}"
+            kill = f"kill -{step['signal']} {step['pid']}"
+            return f"kill -0 {step['once_gone']['pid']} || {kill}" if "once_gone" in step else kill
         case "run":
             return shlex.join(step["argv"])
         case "write":
             return f"printf %s {shlex.quote(step['text'])} > {shlex.quote(step['path'])}"
+        case "unrule":
+            return shlex.join([*_tables(step), "-D", step["chain"], *step["rule"]])
+        case "unchain":
+            tables = shlex.join(_tables(step))
+            return f"{tables} -F {step['chain']}; {tables} -X {step['chain']}"
     return f"# {step.get('do')}: {step.get('error', 'see the journal')}"
+
+
+def _tables(step: Json) -> list[str]:
+    """Return the words that begin a command of iptables in the step's namespace."""
+    enter = [] if step["netns"] is None else ["nsenter", f"--net=/proc/{step['netns']['pid']}/ns/net"]
+    return [*enter, step["iptables"], "-w", "5", "-t", step["table"]]
 
 
 def _ontarget(host: Host, command: str, spec: str, timeout_s: float) -> Json:

@@ -84,6 +84,8 @@ class TargetSpec:
             found.add("HasProxies")
         if self.kind == LAB or any(host.gpus for host in self.hosts):
             found.add("HasGpus")
+        if self.kind == LAB:
+            found.add("HasNetwork")
         return frozenset(found)
 
     def require_supported(self) -> None:

@@ -8,9 +8,16 @@ SPEC is the receipt's file, `<id>.json`; the timer's own state is in `<id>.timer
 library only, so that it can be copied to a host. Steps (the closed set of things an undo may do):
 
     {"do": "remove", "path": P}                          a file of ours
-    {"do": "signal", "pid": N, "start": N, "signal": S}  to that very process
+    {"do": "signal", "pid": N, "start": N, "signal": S}  to that very process; with "once_gone": {"pid", "start"} only
+                                                         when that one is gone: ends what a dead process left behind
     {"do": "run", "argv": [...], "timeout_s": N}         a command; status 0 is success
     {"do": "write", "path": P, "text": T, "ours": O}     put T back where the file still holds O
+    {"do": "unrule", "netns": N, "iptables": PROGRAM, "table": T, "chain": C, "rule": [...]}
+                                                         delete exactly that rule, as `iptables -S` would show it
+    {"do": "unchain", "netns": N, "iptables": PROGRAM, "table": T, "chain": C}
+                                                         a chain of ours that nothing leads to any more
+
+N is {"pid", "start", "inode"} of a process in a network namespace and of the namespace, or null for the host's own.
 
 A step whose object is gone has succeeded. Exit status: 0 done, 1 a step failed (JSON on stdout says which).
 """
@@ -20,10 +27,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +44,8 @@ except ImportError:  # copied to a host, beside procs.py
 
 ARM_TIMEOUT_S = 5.0
 RELEASE_TIMEOUT_S = 3.0
+LOCK_WAIT_S = 5  # for the lock that all of iptables share
+RULE_COPIES = 8
 Json = dict[str, Any]
 
 
@@ -189,7 +201,7 @@ def _carry_out(steps: list[Json]) -> list[Json]:
 
 def _one(step: Json) -> Json:
     try:
-        error = {"remove": _remove, "signal": _signal, "run": _run, "write": _put_back}[step["do"]](step)
+        error = STEPS[step["do"]](step)
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
     return {**step, "ok": error is None} | ({"error": error} if error else {})
@@ -201,7 +213,9 @@ def _remove(step: Json) -> str | None:
 
 
 def _signal(step: Json) -> str | None:
-    procs.signal(step["pid"], step["start"], signal.Signals[f"SIG{step['signal']}"])
+    parent = step.get("once_gone")
+    if parent is None or not procs.alive(parent["pid"], parent["start"]):
+        procs.signal(step["pid"], step["start"], signal.Signals[f"SIG{step['signal']}"])
     return None
 
 
@@ -223,6 +237,83 @@ def _put_back(step: Json) -> str | None:
     if path.exists() and path.read_text() == step["ours"]:
         path.write_text(step["text"])
     return None
+
+
+def _unrule(step: Json) -> str | None:
+    """Delete the rule as often as it is there; one that only resembles it is somebody else's."""
+    wanted, error = ["-A", step["chain"], *step["rule"]], ""
+    with _tables(step) as run:
+        for _ in range(RULE_COPIES):
+            if run is None or not any(shlex.split(line) == wanted for line in run("-S")):
+                return None
+            try:
+                run("-D", *wanted[1:])
+            except RuntimeError as problem:  # somebody else may have been quicker
+                error = f": {problem}"
+    return f"the rule is still there{error}"
+
+
+def _unchain(step: Json) -> str | None:
+    with _tables(step) as run:
+        for command in ("-F", "-X"):
+            if run is not None and f"-N {step['chain']}" in run("-S"):
+                run(command, step["chain"])
+    return None
+
+
+@contextmanager
+def _tables(step: Json) -> Iterator[Callable[..., list[str]] | None]:
+    """Yield what runs iptables in the step's namespace; None when the namespace is gone, and its rules with it."""
+    fd = None if step["netns"] is None else _namespace(**step["netns"])
+    if step["netns"] is not None and fd is None:
+        yield None
+        return
+    enter = [] if fd is None else ["nsenter", f"--net=/proc/self/fd/{fd}"]
+
+    def run(*args: str) -> list[str]:
+        argv = [*enter, step["iptables"], "-w", str(LOCK_WAIT_S), "-t", step["table"], *args]
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=2 * LOCK_WAIT_S,
+            pass_fds=() if fd is None else (fd,),
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{args[0]}: status {done.returncode}: {done.stderr.strip()[:200]}")
+        return done.stdout.splitlines()
+
+    try:
+        yield run
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _namespace(pid: int, start: int, inode: int) -> int | None:
+    """Open the network namespace of that process; when the process is gone, of any that still lives there."""
+    others = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    for candidate in (pid, *others):
+        try:
+            fd = os.open(f"/proc/{candidate}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        if os.fstat(fd).st_ino == inode and (candidate != pid or procs.alive(pid, start)):
+            return fd
+        os.close(fd)
+    return None
+
+
+STEPS: dict[str, Callable[[Json], str | None]] = {
+    "remove": _remove,
+    "signal": _signal,
+    "run": _run,
+    "write": _put_back,
+    "unrule": _unrule,
+    "unchain": _unchain,
+}
 
 
 # ---- files ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import urllib3
 
@@ -73,6 +74,22 @@ class LabTarget:
     def notifications(self, after: int) -> list[Json]:
         """Return the alert notifications that came after number `after`."""
         return self._control.notifications(after)
+
+    def network(self, replica: Replica) -> Json | None:
+        """Return the replica's namespace, and who speaks to it from where; None in a lab without namespaces."""
+        net, rows = self.lab.data.get("network"), self._control.status()["replicas"]
+        places = {row["name"]: row["netns"] for row in rows if row["netns"] is not None}
+        if net is None or replica.name not in places:
+            return None
+        [row] = [row for row in rows if row["name"] == replica.name]
+        others = {name: place for name, place in places.items() if name != replica.name}
+        return {
+            "netns": places[replica.name],
+            "port": urlsplit(row["proxy"]).port,
+            "peers": {"router": [net["router"]["address"]]},
+            "management": [net["management"]],
+            "bystanders": {"main": None, "router": net["router"]["netns"], **others},
+        }
 
     def collect_ledger(self, since_mono: float) -> list[Json]:
         """Return the attempts that began since then, by start, those still open included."""
