@@ -90,8 +90,13 @@ def _nothing_to_cut(ev: Evidence, on_victim: bool) -> bool:
 
 
 def _silent() -> pl.Expr:
-    """Everything says complete (status, finish reason, [DONE]), and tokens are missing."""
+    """Everything says complete (status, finish reason, [DONE]), and tokens are missing, or nobody vouches for them.
+
+    The load's own judge calls such an answer truncated only for that: where there is no usage, as behind a gateway
+    that makes up the end of a cut stream, it is what tells.
+    """
     looks_complete = pl.col("done") & pl.col("finish").is_in(["stop", "length"]) & (pl.col("status") == 200)
-    short = pl.col("tokens") < pl.col("tokens_asked")
+    truncated = pl.col("outcome") == Outcome.TRUNCATED.value
+    short = (pl.col("tokens") < pl.col("tokens_asked")).fill_null(value=False) | truncated
     answered = pl.col("outcome").is_in([Outcome.OK, Outcome.TRUNCATED])
     return (answered & looks_complete & short).fill_null(value=False)

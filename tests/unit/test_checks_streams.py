@@ -54,6 +54,15 @@ def test_fail_when_an_answer_is_shortened_in_silence(tmp_path: Path, outcome: st
     assert (row.verdict, row.detail["shortened"]) == (Verdict.FAIL, [short["arrival"]])
 
 
+def test_fail_when_the_end_of_a_cut_stream_is_made_up(tmp_path: Path) -> None:
+    run = runs.healthy()
+    cut = [r for r in run.requests if r["outcome"] == "truncated"]
+    for r in cut:
+        r |= {"finish": "stop", "done": True, "tokens": None}
+    row = judge(run, tmp_path, "streams", max_cut=IN_FLIGHT)
+    assert (row.verdict, row.detail["shortened"]) == (Verdict.FAIL, [r["arrival"] for r in cut])
+
+
 def test_fail_when_an_answer_is_repeated(tmp_path: Path) -> None:
     run = runs.healthy()
     run.between(HIT, RECOVERY)[7]["dup"] = True
