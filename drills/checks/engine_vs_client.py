@@ -1,0 +1,126 @@
+"""engine_vs_client: the engine's own latency beside what the client saw; the difference was lost in front of it."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Literal
+
+import polars as pl
+
+from drills.checks import engines
+from drills.checks.base import NO_INJECTION, Check
+from drills.checks.measures import seconds
+from drills.evidence import Evidence, Span
+from drills.model import CheckResult, Json, Phase, Verdict
+from drills.params import Duration, Params
+
+#: A smaller part of the answers that the ledger knows says too little: the rest went with a counter that was reset.
+COUNTED_MIN = 0.9
+#: Means of fewer requests swing too much.
+MIN_N = 30
+
+
+class EngineVsClientParams(Params):
+    """metric and cohort say what; max is the most that the client's mean may be above the engine's."""
+
+    metric: Literal["ttft", "e2e", "tpot"] = "ttft"
+    cohort: Literal["baseline", "fault"] = "fault"
+    max: Duration
+
+
+class EngineVsClient(Check[EngineVsClientParams]):
+    """Means: an engine's histogram knows its sum exactly, while a quantile of it lies somewhere in a bucket."""
+
+    name = "engine_vs_client"
+    Params = EngineVsClientParams
+
+    @classmethod
+    def judge(cls, ev: Evidence, params: EngineVsClientParams) -> CheckResult:
+        """Compare the means of the cohort, and say beside them how both were in the baseline."""
+        span = _span(ev, params.cohort)
+        if span is None:
+            return cls.unclear(NO_INJECTION)
+        client = _client(ev, params)
+        row = {"bound": params.max, "unit": "s", "n": len(client), "events": (span.event,)}
+        detail: Json = {"metrics": engines.found_as(ev, f"{params.metric}_sum", f"{params.metric}_count")}
+        if len(client) < MIN_N:
+            few = f"{len(client)} full answers of the model in the {params.cohort} cohort; {MIN_N} are needed"
+            return cls.unclear(few, detail=detail, **row)
+        found = _engine(ev, params.metric, span)
+        if isinstance(found, str):
+            return cls.unclear(found, detail=detail, **row)
+        seen, own = fmean(client), found["mean_s"]
+        detail |= {"client_mean_s": seconds(seen), "engine": found} | _before(ev, params)
+        lost = seconds(seen - own)
+        words = f"{params.metric} in the mean {1000 * seen:.0f} ms at the client and {1000 * own:.0f} ms at the engine"
+        where = f"{words}: {f'{1000 * lost:.0f} ms' if lost > 0 else 'nothing'} was lost in front of it"
+        if lost > params.max:
+            allowed = f"{where}; {1000 * params.max:.0f} ms allowed"
+            return cls.result(Verdict.FAIL, allowed, value=lost, detail=detail, **row)
+        return cls.result(Verdict.PASS, where, value=lost, detail=detail, **row)
+
+
+def _span(ev: Evidence, cohort: str) -> Span | None:
+    """Return the time in which the cohort's requests begin."""
+    found, hit = ev.phase(Phase.BASELINE if cohort == "baseline" else Phase.FAULT), ev.t_inject
+    if found is None or hit is None:
+        return None
+    if cohort == "baseline":
+        return Span(found.begin, min(found.end, hit - ev.sla.e2e.value_s), found.event)
+    return Span(hit, found.end, found.event)
+
+
+def _client(ev: Evidence, params: EngineVsClientParams) -> list[float]:
+    """Return the latencies of full answers of the model itself; a fallback's are those of another engine."""
+    whole = ev.cohort(params.cohort).filter((pl.col("outcome") == "ok") & pl.col(params.metric).is_finite())
+    return [float(value) for value in whole[params.metric].to_list()]
+
+
+def _engine(ev: Evidence, metric: str, span: Span) -> Json | str:
+    """Return the engines' own mean over the load's requests, or why it cannot be told."""
+    names = engines.primaries(ev)
+    total = engines.rise(ev, names, f"{metric}_sum", span.begin, span.end)
+    count = engines.rise(ev, names, f"{metric}_count", span.begin, span.end)
+    if total is None or not count:
+        return f"no engine told its {metric} in that time"
+    if metric == "tpot":  # counted per token, so that completions of one token do not enter
+        return {"mean_s": seconds(total / count), "count": round(count), "not_ours": 0}
+    ours = _first_bytes(ev, span)
+    if ours is None:
+        return {"mean_s": seconds(total / count), "count": round(count), "not_ours": None}
+    if ours < MIN_N or count < COUNTED_MIN * ours:
+        return f"the engines counted {count:.0f} answers and the ledger {ours}: counters were reset in between"
+    # Completions of one token, of our probe and of health checks, are in the engine's histogram as well.
+    others, probe_s = max(0.0, count - ours), _probe_s(ev, span)
+    mean = (total - others * probe_s) / (count - others)
+    return {"mean_s": seconds(mean), "count": round(count), "not_ours": round(others), "probe_s": seconds(probe_s)}
+
+
+def _first_bytes(ev: Evidence, span: Span) -> int | None:
+    """Return how many of the run's attempts were answered by primaries, by the ledger; None without one."""
+    if not ev.has_ledger:
+        return None
+    inside = pl.col("first_byte").is_between(span.begin, span.end)
+    return ev.ledger.filter(pl.col("arrival").is_not_null() & (pl.col("role") == "primary") & inside).height
+
+
+def _probe_s(ev: Evidence, span: Span) -> float:
+    """Return how long a completion of one token took in the mean, seconds; 0 where none was seen."""
+    took = [
+        float(s["values"]["ttft_ms"]) / 1000
+        for s in ev.samples
+        if s["probe"] == "completion" and s["ok"] and span.begin <= s["mono"] <= span.end and "ttft_ms" in s["values"]
+    ]
+    return fmean(took) if took else 0.0
+
+
+def _before(ev: Evidence, params: EngineVsClientParams) -> Json:
+    """Return the same means of the baseline, to see where what was lost in the fault was lost."""
+    if params.cohort == "baseline":
+        return {}
+    span = _span(ev, "baseline")
+    client = _client(ev, params.model_copy(update={"cohort": "baseline"}))
+    found = _engine(ev, params.metric, span) if span else "there is no baseline"
+    if isinstance(found, str) or not client:
+        return {"baseline": None}
+    return {"baseline": {"client_mean_s": seconds(fmean(client)), "engine_mean_s": found["mean_s"]}}

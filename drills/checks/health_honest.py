@@ -1,0 +1,142 @@
+"""health_honest: the endpoint by which a router judges a replica says what completions of that replica say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from drills.checks.base import NO_INJECTION, Check
+from drills.checks.measures import seconds
+from drills.checks.watching import Stretch, blind, deeds, looks
+from drills.evidence import Evidence
+from drills.model import CheckResult, Json, Verdict
+from drills.params import Duration, Params
+
+#: Without a look for longer, nothing is known of what was said meanwhile.
+LOOK_GAP_S = 5.0
+
+
+class HealthHonestParams(Params):
+    """within: for how long the two may disagree."""
+
+    within: Duration = 5.0
+
+
+@dataclass(frozen=True)
+class _Lie:
+    """For how long an endpoint said one thing while completions said the other."""
+
+    replica: str
+    said: str
+    length_s: float
+    begin: float
+
+
+class HealthHonest(Check[HealthHonestParams]):
+    """The longest disagreement of any replica, in either direction."""
+
+    name = "health_honest"
+    Params = HealthHonestParams
+
+    @classmethod
+    def window_s(cls, params: HealthHonestParams) -> float:
+        """Return `within`."""
+        return params.within
+
+    @classmethod
+    def judge(cls, ev: Evidence, params: HealthHonestParams) -> CheckResult:
+        """Compare the probes `health` and `completion` of each replica from the injection on."""
+        hit = ev.t_inject
+        if hit is None:
+            return cls.unclear(NO_INJECTION)
+        names = sorted({str(s.get("subject")) for s in ev.samples if s["probe"] == "health"})
+        if not names:
+            return cls.unclear("no health endpoint was asked")
+        stopped = {name: silent for name in names if (silent := _longest(_failing(ev, name)))}
+        lies = [lie for name in names for lie in _lies(ev, name)]
+        worst = max(lies, key=lambda lie: lie.length_s, default=None)
+        value = seconds(worst.length_s) if worst else 0.0
+        detail: Json = {
+            "replicas": {name: _told(ev, name) for name in names},
+            "not_completing_s": {name: seconds(silent) for name, silent in sorted(stopped.items())},
+            "endpoints": sorted(
+                {e for s in _samples(ev, "health") if isinstance(e := s["values"].get("endpoint"), str)}
+            ),
+        }
+        row = {"bound": params.within, "unit": "s", "n": len(names), "value": value, "detail": detail}
+        if worst and worst.length_s > params.within:
+            told = f"{worst.replica}: its health endpoint {worst.said} for {worst.length_s:.1f} s"
+            return cls.result(Verdict.FAIL, f"{told}; {params.within:g} s allowed", **row)
+        for name in names:
+            low, high = blind(looks(ev, "health", name), hit, ev.ended, deeds(ev))
+            if high - low > LOOK_GAP_S:
+                return cls.unclear(f"{name}: its health endpoint was not asked for {high - low:.1f} s", **row)
+        proven = [name for name, silent in stopped.items() if silent > params.within]
+        if not proven:
+            return cls.unclear("no replica stopped answering for as long as that: nothing could lie", **row)
+        agreed = f"{', '.join(sorted(proven))} stopped answering, and the health endpoints said so"
+        return cls.result(Verdict.PASS, f"{agreed}; at most {value:g} s of disagreement", **row)
+
+
+def _samples(ev: Evidence, probe: str, subject: str | None = None) -> list[Json]:
+    """Return what a probe measured from the injection on; of completions also the failures, which are what counts."""
+    return [
+        s
+        for s in ev.samples
+        if s["probe"] == probe
+        and (subject is None or s.get("subject") == subject)
+        and (s["ok"] or probe == "completion")
+        and (ev.t_inject or 0.0) <= s["mono"] <= ev.ended
+    ]
+
+
+def _failing(ev: Evidence, name: str) -> list[Stretch]:
+    return list(_runs([(s["mono"], not s["ok"]) for s in _samples(ev, "completion", name)]))
+
+
+def _longest(stretches: Sequence[Stretch]) -> float:
+    return max((end - begin for begin, end in stretches), default=0.0)
+
+
+def _lies(ev: Evidence, name: str) -> Iterator[_Lie]:
+    """Yield each time in which endpoint and completions contradict each other."""
+    said = [(float(s["mono"]), s["values"].get("status") == 200) for s in _samples(ev, "health", name)]
+    healthy, sick = list(_runs(said)), list(_runs([(mono, not good) for mono, good in said]))
+    working = list(_runs([(s["mono"], s["ok"]) for s in _samples(ev, "completion", name)]))
+    for begin, end in _both(healthy, _failing(ev, name)):
+        yield _Lie(name, "said 200 while no completion of it worked", end - begin, begin)
+    for begin, end in _both(sick, working):
+        yield _Lie(name, "said no while completions of it worked", end - begin, begin)
+
+
+def _runs(seen: Sequence[tuple[float, bool]]) -> Iterator[Stretch]:
+    """Yield from the first to the last look of each unbroken row of looks that are true."""
+    begin = last = None
+    for mono, true in seen:
+        if true and begin is not None and last is not None and mono - last > LOOK_GAP_S:
+            yield begin, last
+            begin = None
+        if true:
+            begin, last = (mono if begin is None else begin), mono
+        elif begin is not None and last is not None:
+            yield begin, last
+            begin = last = None
+    if begin is not None and last is not None:
+        yield begin, last
+
+
+def _both(left: Sequence[Stretch], right: Sequence[Stretch]) -> Iterator[Stretch]:
+    for a, b in left:
+        for c, d in right:
+            if max(a, c) < min(b, d):
+                yield max(a, c), min(b, d)
+
+
+def _told(ev: Evidence, name: str) -> dict[str, int]:
+    """Return how often the endpoint gave each answer; `none` is no answer."""
+    counts: dict[str, int] = {}
+    for sample in _samples(ev, "health", name):
+        status = sample["values"].get("status")
+        word = "none" if status is None else str(status)
+        counts[word] = counts.get(word, 0) + 1
+    return dict(sorted(counts.items()))

@@ -1,0 +1,333 @@
+"""The preset `serving-minimum`: what every LLM service should be watched for, each row judged from a run's own files.
+
+Judged from the baseline's begin to the end of the load. A row says where its value was read, and under which name.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import polars as pl
+from pydantic import Field
+
+from drills import stats
+from drills.checks import engines
+from drills.checks.measures import seconds
+from drills.evidence import Evidence
+from drills.model import Json, Outcome, Phase, Verdict
+from drills.params import Duration, Params, Share
+
+#: Below this many answers a window's rate swings by itself.
+QPS_WINDOW_MIN_N = 50
+
+
+class Thresholds(Params):
+    """The alarm's threshold of each row; a value beyond it fails."""
+
+    qps_change: Share = 0.5
+    qps_window: Duration = 30.0
+    p99_times_sla: float = Field(default=1.5, gt=0, allow_inf_nan=False)
+    gpu_utilisation_min: Share = 0.5
+    gpu_utilisation_for: Duration = 300.0
+    gpu_memory_max: Share = 0.95
+    gpu_temperature_warn: float = Field(default=80.0, gt=0, allow_inf_nan=False)
+    gpu_temperature_max: float = Field(default=85.0, gt=0, allow_inf_nan=False)
+    gpu_temperature_act: float = Field(default=90.0, gt=0, allow_inf_nan=False)
+    prefix_hit_rate_min: Share = 0.5
+    swapped_max: int = Field(default=0, ge=0)
+    errors_max: Share = 0.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric's answer."""
+
+    metric: str
+    verdict: Verdict
+    value: float | str | None = None
+    bound: float | str | None = None
+    unit: str = ""
+    reason: str = ""
+    source: str = ""
+    side: str = "at most"  # or "at least": on which side of the bound it is good
+
+    def to_json(self) -> Json:
+        """Return the row as `detail.rows` of the check holds it."""
+        return {**self.__dict__, "verdict": str(self.verdict)}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The time that is judged, mono seconds, and the arrivals in it on whose answer the run waited."""
+
+    ev: Evidence
+    begin: float
+    end: float
+
+    @property
+    def length_s(self) -> float:
+        """Return how long it is."""
+        return self.end - self.begin
+
+    @property
+    def arrivals(self) -> pl.DataFrame:
+        """Return the measured records; what the run cut off itself at its end is left out."""
+        late = self.end - self.ev.sla.e2e.value_s
+        cut_by_us = (pl.col("outcome") == Outcome.CANCELLED) & (pl.col("intended") > late)
+        inside = pl.col("intended").is_between(self.begin, self.end, closed="left")
+        return self.ev.measured.filter(inside & ~cut_by_us)
+
+    def samples(self, probe: str) -> list[Json]:
+        """Return what a probe wrote in that time, failures to measure included."""
+        return [s for s in self.ev.samples if s["probe"] == probe and self.begin <= s["mono"] <= self.end]
+
+
+def watched(ev: Evidence) -> Watched | None:
+    """Return the time that is judged; None without a baseline."""
+    span = ev.phase(Phase.BASELINE)
+    return None if span is None or ev.ended <= span.begin else Watched(ev, span.begin, ev.ended)
+
+
+def rows(found: Watched, limits: Thresholds) -> list[Row]:
+    """Return all rows but the business metric, which only the user knows."""
+    return [row(found, limits) for row in _ROWS]
+
+
+AT_MOST, AT_LEAST = "at most", "at least"
+
+
+def judged(metric: str, value: float, side: str, bound: float, unit: str, reason: str, source: str) -> Row:
+    """Return a row with a value, judged by the side of the bound on which it should be."""
+    good = value <= bound if side == AT_MOST else value >= bound
+    return Row(metric, Verdict.PASS if good else Verdict.FAIL, _number(value), bound, unit, reason, source, side)
+
+
+def figure(value: float | str | None, unit: str) -> str:
+    """Return a value or bound as people read it."""
+    if not isinstance(value, int | float):
+        return "no value" if value is None else str(value)
+    return f"{100 * value:.3g} %" if unit == "ratio" else f"{value:.4g} {'' if unit == 'count' else unit}".strip()
+
+
+def _number(value: float) -> float | str:
+    return round(value, 6) if math.isfinite(value) else "inf"
+
+
+# ---- requests ------------------------------------------------------------------------------------------
+
+
+def _qps(found: Watched, limits: Thresholds) -> Row:
+    """Both what was offered and what was answered, by intended start, between windows that follow each other."""
+    source, window = "requests.ndjson", limits.qps_window
+    count = int(found.length_s / window)
+    if count < 2:
+        few = f"needs two windows of {window:g} s, {found.length_s:.0f} s were watched"
+        return Row("QPS", Verdict.NOT_JUDGED, reason=few, source=source)
+    arrivals = found.arrivals
+    changes = []
+    for word, frame in (("offered", arrivals), ("answered", arrivals.filter(pl.col("good")))):
+        times = frame["intended"].sort().to_list()
+        edges = [bisect_left(times, found.begin + n * window) for n in range(count + 1)]
+        sizes = [high - low for low, high in pairwise(edges)]
+        if word == "offered" and min(sizes) < QPS_WINDOW_MIN_N:
+            few = f"{min(sizes)} arrivals in a window of {window:g} s; {QPS_WINDOW_MIN_N} are needed to see a change"
+            return Row("QPS", Verdict.INCONCLUSIVE, reason=few, source=source)
+        changes += [(abs(b - a) / a if a else math.inf, word, a / window, b / window) for a, b in pairwise(sizes)]
+    change, word, before, after = max(changes)
+    reason = f"{word}: {before:.3g}/s, then {after:.3g}/s, in windows of {window:g} s"
+    return judged("QPS", change, AT_MOST, limits.qps_change, "ratio", reason, source)
+
+
+def _p99(metric: str, words: str) -> Callable[[Watched, Thresholds], Row]:
+    def row(found: Watched, limits: Thresholds) -> Row:
+        """As everywhere: failed requests are infinitely slow, and a quantile is an exact test on what is over."""
+        bound = limits.p99_times_sla * getattr(found.ev.sla, metric).value_s
+        values = found.arrivals.select(pl.col(metric).drop_nulls().sort())[metric].to_list()
+        over = sum(1 for value in values if not value <= bound)
+        p50, p99 = stats.nearest_rank(values, 0.5), stats.nearest_rank(values, 0.99)
+        if p50 is None or p99 is None:
+            return Row(f"p99 {words}", Verdict.INCONCLUSIVE, reason="no arrival", source="requests.ndjson")
+        reason = f"p50 {_ms(p50)}; {over} of {len(values)} over {limits.p99_times_sla:g} x SLA"
+        verdict = stats.judge_share(over, len(values), 0.01)
+        return Row(f"p99 {words}", verdict, _number(p99), seconds(bound), "s", reason, "requests.ndjson")
+
+    return row
+
+
+def _ms(value_s: float) -> str:
+    return f"{1000 * value_s:.0f} ms" if math.isfinite(value_s) else "infinite"
+
+
+def _errors(found: Watched, limits: Thresholds) -> Row:
+    arrivals = found.arrivals
+    n, bad = arrivals.height, arrivals.height - int(arrivals["good"].sum())
+    verdict = stats.judge_share(bad, n, limits.errors_max)
+    reason = f"{bad} of {n} arrivals were not answered"
+    value = round(bad / n, 6) if n else None
+    return Row("error ratio", verdict, value, limits.errors_max, "ratio", reason, "requests.ndjson")
+
+
+# ---- engines -------------------------------------------------------------------------------------------
+
+
+def _hit_rate(found: Watched, limits: Thresholds) -> Row:
+    metric, bound, names = "prefix hit rate", limits.prefix_hit_rate_min, engines.primaries(found.ev)
+
+    def risen(name: str) -> float | None:
+        return engines.rise(found.ev, names, name, found.begin, found.end)
+
+    hits, asked, prompts = risen("prefix_hits"), risen("prefix_queries"), risen("prompt_tokens")
+    source = engines.found_as(found.ev, "prefix_hits", "prefix_queries") or "samples.ndjson"
+    if hits is not None and asked:
+        reason = f"{hits:.0f} of {asked:.0f} prompt tokens came from the cache"
+        return judged(metric, hits / asked, AT_LEAST, bound, "ratio", reason, source)
+    if asked == 0 and prompts:
+        off = f"not one of {prompts:.0f} prompt tokens was looked up: the prefix cache is off"
+        return judged(metric, 0.0, AT_LEAST, bound, "ratio", off, source)
+    gauges = list(_told(found, "prefix_hit_rate", names))
+    if gauges:  # of the old engine; -1 before the first request
+        rate = sum(gauges) / len(gauges)
+        reason = "mean of a gauge over the engines' whole life: this vLLM has no counters"
+        source = engines.found_as(found.ev, "prefix_hit_rate")
+        return judged(metric, rate, AT_LEAST, bound, "ratio", reason, source)
+    return Row(metric, Verdict.INCONCLUSIVE, None, bound, "ratio", "no engine told it", source, AT_LEAST)
+
+
+def _told(found: Watched, name: str, replicas: list[str]) -> Iterator[float]:
+    for sample in found.samples("vllm"):
+        if sample["ok"] and sample.get("subject") in replicas:
+            value = engines.number(sample["values"].get(name))
+            if value is not None and value >= 0:
+                yield value
+
+
+def _swapped(found: Watched, limits: Thresholds) -> Row:
+    """The old engine swapped out to the CPU; today's takes a request's blocks away and computes it again."""
+    names, bound = engines.primaries(found.ev), limits.swapped_max
+    gauges = list(_told(found, "swapped", names))
+    if gauges:
+        source = engines.found_as(found.ev, "swapped")
+        return judged("swapped requests", max(gauges), AT_MOST, bound, "count", "the most at once", source)
+    preempted = engines.rise(found.ev, names, "preemptions", found.begin, found.end)
+    source = engines.found_as(found.ev, "preemptions") or "samples.ndjson"
+    if preempted is None:
+        return Row("swapped requests", Verdict.INCONCLUSIVE, bound=bound, unit="count",
+                   reason="no engine told swapped requests nor preemptions", source=source)  # fmt: skip
+    reason = "preemptions: this vLLM swaps nothing out, it computes again"
+    return judged("swapped requests", preempted, AT_MOST, bound, "count", reason, source)
+
+
+# ---- GPUs ----------------------------------------------------------------------------------------------
+
+
+def _gpu(
+    metric: str, read: Callable[[Json], float | None], judge: Callable[[Watched, Thresholds, _Seen], Row]
+) -> Callable[[Watched, Thresholds], Row]:
+    """Make a row from what the probe `gpu` read of each GPU that serves."""
+
+    def row(found: Watched, limits: Thresholds) -> Row:
+        looked = found.samples("gpu")
+        if not any(sample["probe"] == "gpu" for sample in found.ev.samples):
+            return Row(metric, Verdict.NOT_JUDGED, reason="no GPU is watched at this target")
+        seen: _Seen = {}
+        for sample in looked:
+            gpus = sample["values"].get("gpus") if sample["ok"] else None
+            for uuid, gpu in gpus.items() if isinstance(gpus, dict) else ():
+                value = read(gpu) if isinstance(gpu, dict) and _serves(found.ev, str(uuid)) else None
+                if value is not None:
+                    seen.setdefault(str(uuid), []).append((float(sample["mono"]), value))
+        if not seen:
+            return Row(metric, Verdict.INCONCLUSIVE, reason="no GPU of a replica told it", source="samples.ndjson")
+        return judge(found, limits, seen)
+
+    return row
+
+
+#: (mono, value) of each look, by GPU.
+_Seen = dict[str, list[tuple[float, float]]]
+
+
+def _serves(ev: Evidence, uuid: str) -> bool:
+    """Whether a replica holds the GPU, as far as the journal says who holds which."""
+    held = {str(gpu) for event in ev.of("completion", "replica") for gpu in event.data.get("gpus") or ()}
+    return not held or uuid in held
+
+
+def _value(name: str) -> Callable[[Json], float | None]:
+    return lambda gpu: engines.number(gpu.get(name))
+
+
+def _used(gpu: Json) -> float | None:
+    used, total = engines.number(gpu.get("memory_used_mib")), engines.number(gpu.get("memory_total_mib"))
+    return used / total if used is not None and total else None
+
+
+def _extreme(seen: _Seen) -> tuple[float, str]:
+    return max((value, uuid) for uuid, looks in seen.items() for _, value in looks)
+
+
+def _utilisation(found: Watched, limits: Thresholds, seen: _Seen) -> Row:
+    """The alarm is for a GPU that stays below for so long: in each such stretch it has to be above at least once."""
+    metric, need, bound = "GPU utilisation", limits.gpu_utilisation_for, limits.gpu_utilisation_min
+    if found.length_s < need:
+        few = f"needs {need:g} s, {found.length_s:.0f} s were watched"
+        return Row(metric, Verdict.NOT_JUDGED, None, bound, "ratio", few, "samples.ndjson", AT_LEAST)
+    lowest: tuple[float, str] | None = None
+    for uuid, looks in seen.items():
+        for i, (begin, _) in enumerate(looks):
+            inside = [value for mono, value in looks[i:] if mono - begin <= need]
+            if looks[-1][0] - begin >= need - _GPU_INTERVAL_S and inside:
+                highest = max(inside) / 100
+                lowest = min(lowest or (highest, uuid), (highest, uuid))
+    if lowest is None:
+        few = f"no GPU was looked at for {need:g} s on end"
+        return Row(metric, Verdict.INCONCLUSIVE, None, bound, "ratio", few, "samples.ndjson", AT_LEAST)
+    reason = f"the most that {lowest[1]} did in its idlest {need:g} s"
+    return judged(metric, lowest[0], AT_LEAST, bound, "ratio", reason, "samples.ndjson")
+
+
+_GPU_INTERVAL_S = 10.0  # two looks
+
+
+def _memory(_: Watched, limits: Thresholds, seen: _Seen) -> Row:
+    value, uuid = _extreme(seen)
+    return judged(
+        "GPU memory", value, AT_MOST, limits.gpu_memory_max, "ratio", f"the most, of {uuid}", "samples.ndjson"
+    )
+
+
+def _temperature(_: Watched, limits: Thresholds, seen: _Seen) -> Row:
+    value, uuid = _extreme(seen)
+    levels = (
+        (limits.gpu_temperature_act, "act"),
+        (limits.gpu_temperature_max, "alarm"),
+        (limits.gpu_temperature_warn, "warn"),
+    )
+    level = next((f"level {word} (over {bound:g} °C)" for bound, word in levels if value > bound), "no level reached")
+    reason = f"{level}; the most, of {uuid}"
+    return judged("GPU temperature", value, AT_MOST, limits.gpu_temperature_max, "°C", reason, "samples.ndjson")
+
+
+_ROWS: tuple[Callable[[Watched, Thresholds], Row], ...] = (
+    _qps,
+    _p99("ttft", "TTFT"),
+    _p99("max_gap", "max gap"),
+    _gpu("GPU utilisation", _value("utilisation"), _utilisation),
+    _gpu("GPU memory", _used, _memory),
+    _gpu("GPU temperature", _value("temperature_c"), _temperature),
+    _hit_rate,
+    _swapped,
+    _errors,
+)
+
+
+def worst(found: list[Row]) -> list[Row]:
+    """Return the rows that make the verdict: failed ones, else inconclusive ones, else none."""
+    for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
+        if chosen := [row for row in found if row.verdict is verdict]:
+            return chosen
+    return []
