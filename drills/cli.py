@@ -34,6 +34,9 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Chooses victims and ar
 Defect = Annotated[str | None, typer.Option("--defect", help="Plant a defect into the lab; a drill must find it.")]
 PortBase = Annotated[int | None, typer.Option("--port-base", help="First port of the lab (default 18000).")]
 Startup = Annotated[str | None, typer.Option("--startup", help="Start-up time of the lab's engines, such as 5s.")]
+Engine = Annotated[
+    str | None, typer.Option("--engine", help="What the lab's replicas are: emulator, or vllm if installed.")
+]
 RUNS = Path("reports")
 
 
@@ -47,12 +50,13 @@ def run(
     reports: Reports = RUNS,
     port_base: PortBase = None,
     startup: Startup = None,
+    engine: Engine = None,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
 ) -> int:
     """Run drills: load, fault, revert, verdict, postmortem."""
     from drills import session
 
-    options = session.Options(target, targets, seed, defect, reports, port_base, _seconds(startup), plain)
+    options = session.Options(target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine)
     return session.run(names, options, _say)
 
 
@@ -169,11 +173,12 @@ def report(
 
 
 @lab_app.command("up")
-def lab_up(defect: Defect = None, port_base: PortBase = None, startup: Startup = None) -> int:
+def lab_up(defect: Defect = None, port_base: PortBase = None, startup: Startup = None, engine: Engine = None) -> int:
     """Start the lab and leave it up."""
     from drills import session, upkeep
 
-    upkeep.lab_up(session.Options(defect=defect, port_base=port_base, startup_s=_seconds(startup)), _say)
+    options = session.Options(defect=defect, port_base=port_base, startup_s=_seconds(startup), engine=engine)
+    upkeep.lab_up(options, _say)
     return 0
 
 

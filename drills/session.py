@@ -21,7 +21,7 @@ from drills.access.local import LocalHost
 from drills.clock import Clock
 from drills.errors import DrillError, Refused, UsageError
 from drills.experiment import Experiment, find_experiment, load_experiment
-from drills.lab import defects, manage
+from drills.lab import defects, manage, vllm_engine
 from drills.lab.client import Lab
 from drills.lab.config import LabConfig, lab_dir
 from drills.lab.target import LabTarget
@@ -30,6 +30,7 @@ from drills.run import Drill, Ended, Setting, StopFlag
 from drills.target import TargetSpec, load_target
 
 PORT_BASES = (1024, 65000)
+ENGINES = ("emulator", "vllm")
 #: After these the next drill of a suite is not begun.
 STOPS_SUITE = frozenset({errors.EXIT_STOPPED, errors.EXIT_NOT_RESTORED, errors.EXIT_BUG})
 KEEP_ALIVE_EVERY = 10  # looks, about one a second
@@ -47,6 +48,7 @@ class Options:
     port_base: int | None = None
     startup_s: float | None = None
     plain: bool = False
+    engine: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,22 @@ def target_spec(options: Options) -> TargetSpec:
         lab = replace(lab, port_base=options.port_base)
     if options.startup_s is not None:
         lab = replace(lab, startup_s=options.startup_s)
-    return replace(spec, lab=lab)
+    return _with_engine(replace(spec, lab=lab), options)
+
+
+def _with_engine(spec: TargetSpec, options: Options) -> TargetSpec:
+    """Return the target with the engine that is asked for, else that of the lab that is up."""
+    assert spec.lab is not None
+    up = manage.find()
+    engine = options.engine or (up.data.get("engine", "emulator") if up else spec.lab.engine)
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine}: no such engine{errors.nearest(engine, ENGINES)}")
+    if engine == "emulator":
+        return spec
+    limits = spec.limits
+    if "max_victims" not in limits.model_fields_set:
+        limits = limits.model_copy(update={"max_victims": 0.5})
+    return replace(spec, lab=replace(spec.lab, engine=engine), limits=limits, expected_replicas=vllm_engine.REPLICAS)
 
 
 def experiment(name: str) -> Experiment:
@@ -121,6 +138,10 @@ def lab_for(spec: TargetSpec, options: Options, echo: Callable[[str], None]) -> 
             has = found.data.get("defect") or "no defect"
             wanted = options.defect or "none"
             raise Refused(f"lab: the one that is up has {has}, {wanted} is asked; take it down: `drill lab down`")
+        if options.engine not in (None, found.data.get("engine", "emulator")):
+            raise Refused(
+                f"lab: the one that is up runs another engine than {options.engine}; take it down: `drill lab down`"
+            )
         echo(f"lab: using the one that is up ({found.url})")
         if options.port_base not in (None, found.data["port_base"]) or options.startup_s is not None:
             echo("lab: note: it was started before; --port-base and --startup do not apply")
@@ -151,7 +172,12 @@ def lab_config(spec: TargetSpec, options: Options) -> LabConfig:
     """Return the config of the lab that this target asks for."""
     assert spec.lab is not None
     base = LabConfig(port_base=spec.lab.port_base, startup_s=spec.lab.startup_s, entry=spec.lab.entry)
-    return defects.plant(options.defect, base)
+    planted = defects.plant(options.defect, base)
+    if spec.lab.engine != "vllm":
+        return planted
+    if planted.engine_args or planted.restart_args:
+        raise UsageError(f"--defect {options.defect}: is a switch of the emulator; leave out --engine vllm")
+    return vllm_engine.settings(planted, vllm_engine.executable())
 
 
 # ---- one drill ----------------------------------------------------------------------------------------
@@ -181,7 +207,9 @@ def _run_one(
         view=view,
         stop=stop,
         clock=Clock(),
-        load_plan=plan.load_json(planned, records=str((folder / "requests.ndjson").absolute())),
+        load_plan=plan.load_json(
+            planned, records=str((folder / "requests.ndjson").absolute()), cpu=lab.data.get("client_cpu")
+        ),
         keep_alive=_now_and_then(target.keep_alive),
     )
     with view:
@@ -225,7 +253,7 @@ def conclude(folder: Path) -> RunVerdict:
 def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
     if ended.status == "refused":
         return Told(judged.exit_code, (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}"))
-    lines = [present.check(row) for row in judged.checks]
+    lines = present.checks(judged.checks)
     lines += [f"{ended.status}: {ended.reason}"] if ended.reason else []
     lines += [f"reason: {judged.reason}"] if judged.reason and ended.reason not in judged.reason else []
     lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
@@ -279,6 +307,7 @@ def _command(planned: plan.Plan, word: str, options: Options) -> str:
         ("--defect", options.defect),
         ("--startup", None if options.startup_s is None else f"{options.startup_s:g}s"),
         ("--port-base", options.port_base),
+        ("--engine", options.engine),
     ):
         words += [flag, str(value)] if value is not None else []
     return shlex.join(words)

@@ -44,11 +44,12 @@ _NOT_LAB = ("endpoint", "kubernetes", "hosts", "router", "degradation", "prometh
 
 @dataclass(frozen=True)
 class LabOptions:
-    """How the lab is started: where the load enters, an engine's start-up time, the first port."""
+    """How the lab is started: where the load enters, an engine's start-up time, the first port, which engine."""
 
     entry: str = _LAB.entry  # edge | router
     startup_s: float = _LAB.startup_s
     port_base: int = _LAB.port_base
+    engine: str = _LAB.engine  # emulator | vllm
 
 
 @dataclass(frozen=True)

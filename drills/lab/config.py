@@ -16,6 +16,8 @@ SLA = Sla(ttft=Bound(0.99, 1.0), e2e=Bound(0.99, 6.0), max_gap=Bound(0.99, 2.0),
 SERVICE = "lab"
 #: A lab that a run started ends by itself when nobody touched it for this long.
 RUN_LIVES_S = 600.0
+#: What a real replica takes on a small machine, most of it imports (25 to 90 s were seen).
+VLLM_START_S = 60.0
 #: A smaller model answers faster, and one replica of it is sized for the full rate of the shipped experiments.
 SMALL_ENGINE = (
     "--max-num-seqs=64",
@@ -102,6 +104,8 @@ class LabConfig:
     seed: int = 0
     startup_s: float = 15.0
     ready_within_s: float | None = None  # None: three times startup_s and 30 s
+    engine: str = "emulator"  # emulator | vllm: what the primaries are
+    vllm: str | None = None  # the program, for vllm
     capacity_per_replica: float = 12.0
     entry: str = "edge"  # where users come in: edge | router
     first_token_deadline_ms: int = 400
@@ -134,6 +138,11 @@ class LabConfig:
     def names(self) -> tuple[str, ...]:
         """All replicas, in the order of their ports: the primaries, then the fallback."""
         return (*(f"replica-{i}" for i in range(self.replicas)), "small-0")
+
+    @property
+    def likely_start_s(self) -> float:
+        """How long the start is likely to take."""
+        return self.startup_s if self.engine == "emulator" else VLLM_START_S
 
     @property
     def ready_deadline_s(self) -> float:

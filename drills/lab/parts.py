@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from drills.lab import router
+from drills.lab import router, vllm_engine
 from drills.lab.config import SLA, LabConfig
 from drills.lab.gpu import shim, smi, state
 from drills.lab.network import LOOPBACK, NO_NETWORK, Network
@@ -39,19 +39,10 @@ def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json, net: Ne
     host = net.host(name)
     primary = index < config.replicas
     model = config.model if primary else config.fallback_model
-    extra: Sequence[str] = config.engine_args if primary else config.fallback_engine_args
-    argv = python(
-        "drills.lab.engine.server",
-        f"--host={host}",
-        f"--port={ports.engine(index)}",
-        f"--model={model}",
-        f"--name={name}",
-        f"--startup-s={config.startup_s}",
-        f"--gpu-device={gpu['device']}",
-        f"--gpu-uuid={gpu['uuid']}",
-        f"--seed={config.seed + index}",
-        *extra,
-    )
+    if primary and config.engine == "vllm":
+        argv = vllm_engine.replica_argv(folder, config, host, ports.engine(index), gpu["device"])
+    else:
+        argv = _emulator_argv(config, index, host, gpu)
     return Spec(
         name=name,
         role="primary" if primary else "fallback",
@@ -68,6 +59,23 @@ def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json, net: Ne
         faults=folder / "faults" / name,
         restart=config.restart,
         restart_args=config.restart_args,
+    )
+
+
+def _emulator_argv(config: LabConfig, index: int, host: str, gpu: Json) -> list[str]:
+    primary = index < config.replicas
+    extra: Sequence[str] = config.engine_args if primary else config.fallback_engine_args
+    return python(
+        "drills.lab.engine.server",
+        f"--host={host}",
+        f"--port={config.ports.engine(index)}",
+        f"--model={config.model if primary else config.fallback_model}",
+        f"--name={config.names[index]}",
+        f"--startup-s={config.startup_s}",
+        f"--gpu-device={gpu['device']}",
+        f"--gpu-uuid={gpu['uuid']}",
+        f"--seed={config.seed + index}",
+        *extra,
     )
 
 
@@ -130,5 +138,7 @@ def addresses(folder: Path, config: LabConfig, net: Network = NO_NETWORK, *, mon
         "capacity_per_replica": config.capacity_per_replica,
         "expected_replicas": config.replicas,
         "defect": config.defect,
+        "engine": config.engine,
+        "client_cpu": vllm_engine.client_cpu(config),
         "network": net.as_json(),
     }

@@ -155,7 +155,7 @@ class Supervisor:
 
     async def _start(self) -> None:
         c = self.config
-        self.progress(say=f"starting {c.replicas} x {c.model} and 1 x {c.fallback_model}, about {c.startup_s:g} s")
+        self.progress(say=f"starting {c.replicas} x {c.model} and 1 x {c.fallback_model}, about {c.likely_start_s:g} s")
         await self._serve()
         self._make_network()
         gpus, gpu_notes = parts.make_gpus(self.dir, c)

@@ -13,8 +13,8 @@ import zlib
 
 from drills.load.plan import LoadPlan, WorkloadPlan
 
-# Short common words: one token each, or a little more, in any vocabulary.
-_WORDS = """
+# Short common words: one token each, or a little more, in any vocabulary; the lab's tiny model has them as whole ones.
+WORDS = """
 time year people way day man thing woman life child world school state family student group country problem
 hand part place case week company system program question work government number night point home water room
 mother area money story fact month lot right study book eye job word business issue side kind head house
@@ -32,7 +32,7 @@ class Chat:
         self._plan: WorkloadPlan = plan.workload
         self._run = plan.run
         self._seed = plan.seed
-        draw, words = random.Random(f"workload:{plan.seed}"), _WORDS.split()
+        draw, words = random.Random(f"workload:{plan.seed}"), WORDS.split()
         self._text = draw.choices(words, k=_TEXT_WORDS)
         prefix = " ".join(draw.choices(words, k=plan.workload.prefix_tokens))
         self._system = json.dumps({"role": "system", "content": prefix})
