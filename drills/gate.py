@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from drills import model, windows
+from drills import model, victims, windows
 from drills.clock import Clock
 from drills.model import Fault, Json, Replica, Target
 from drills.probes import completion, http
@@ -30,7 +30,8 @@ def refusals(plan: Json, target: Target, replicas: Sequence[Replica], faults: Se
     limits = plan["target"]["limits"]
     if closed := windows.refusal(datetime.now(UTC), limits["windows"], limits["freeze"]):
         found.append(closed)
-    found += headroom(plan, target, replicas)
+    if not all(victims.is_route(fault) for fault in faults):  # with all of a route hit there is nobody to carry more
+        found += headroom(plan, target, replicas)
     found += firing(target)
     return found
 

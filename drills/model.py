@@ -237,7 +237,7 @@ class HasNetwork(Protocol):
 
         {"netns": {pid, start, inode}, or None for the host's own; "port": on which the router reaches it;
         "peers": {name: [IPv4 addresses]}, the router among them; "management": [addresses that no rule may hit];
-        "bystanders": {name: netns} of everybody near}.
+        "bystanders": {name: netns} of everybody near; "checks_per_s": the router's health checks of the replica}.
         """
 
 
@@ -286,7 +286,11 @@ class Context:
 
 
 class Fault(Protocol):
-    """preflight → aim → inject → observe → revert. One file each in `drills/faults/`."""
+    """preflight → aim → inject → observe → revert. One file each in `drills/faults/`.
+
+    One that aims at the route to all primaries, whom nobody can replace, says so with `route: ClassVar[bool] = True`;
+    it takes no parameter `victims`.
+    """
 
     name: ClassVar[str]
     held: ClassVar[bool]  # stays on until reverted; False: a one-shot deed
@@ -316,7 +320,10 @@ class CountsSwallowed(Protocol):
     """A fault that swallows packets, and knows how many."""
 
     def counts(self, target: Target, receipt: Receipt) -> Json:
-        """Return {"new": attempts to connect, "packets": all} swallowed so far. Raises DrillError."""
+        """Return {"new", "packets"} swallowed so far. Raises DrillError.
+
+        `new` are the router's attempts to connect for a request that came to nothing, each counted once.
+        """
 
 
 # ---- what was seen, and what it means -----------------------------------------------------------------

@@ -59,7 +59,7 @@ class PlannedFault:
         how = entry["params"].get("how")
         if isinstance(how, dict):
             entry["params"]["how"] = how[kind]
-        return entry
+        return entry | ({"route": True} if victims.is_route(self.fault) else {})
 
 
 @dataclass(frozen=True)
@@ -228,6 +228,9 @@ def _planned(experiment: Experiment, target: TargetSpec, item: Item, seed: int) 
         return PlannedFault(item, fault, None)
     # Stand-ins, all of them ready: the limits refuse now what they would refuse at the target.
     replicas = [Replica(f"replica-{i}", str(i), "primary", "", ready=True) for i in range(target.expected_replicas)]
+    if victims.is_route(fault):
+        allowed = target.limits.allow_route_faults
+        return PlannedFault(item, fault, len(victims.all_of_route(replicas, allowed=allowed)))
     chosen = victims.choose(
         replicas,
         getattr(item.params, "victims", 1),
@@ -337,7 +340,8 @@ def _alert_in_time(plan: Plan, item: Item) -> list[str]:
 def _guarded(plan: Plan) -> list[str]:
     """Refuse a guard that the fault itself trips."""
     total = plan.target.expected_replicas
-    gone = max((f.victims or 0 for f in plan.faults if f.fault.effect), default=0)
+    takers = [f for f in plan.faults if f.fault.effect and not victims.is_route(f.fault)]  # a route takes nobody away
+    gone = max((f.victims or 0 for f in takers), default=0)
     for item in plan.experiment.guards:
         least = getattr(item.params, "min", None)
         if item.name == "ready_replicas" and total is not None and least is not None and total - gone < least:

@@ -214,25 +214,30 @@ class Drill:
         return chosen
 
     def _preflight(self) -> tuple[list[list[Replica]], list[str]]:
-        limits = self.plan["target"]["limits"]
         replicas = self.target.replicas()
         refusals = gate.refusals(self.plan, self.target, replicas, self.s.faults)
         chosen = []
         for number, fault in enumerate(self.s.faults):
-            picked = victims.choose(
-                replicas,
-                self.plan["experiment"]["faults"][number]["params"]["victims"],
-                rng(self.plan["seed"], f"victims-{number}"),
-                max_victims=limits["max_victims"],
-                min_healthy=limits["min_healthy"],
-                protect=limits["protect"],
-            )
+            picked = self._pick(number, fault, replicas)
             chosen.append(picked)
             refusals += [] if refusals else fault.preflight(self.target, picked)
         if refusals:
             raise Refused("; ".join(refusals))
         pairs = zip(self.s.faults, chosen, strict=True)
         return chosen, [f"victim of {f.name}: {', '.join(v.name for v in picked)}" for f, picked in pairs]
+
+    def _pick(self, number: int, fault: Fault, replicas: Sequence[Replica]) -> list[Replica]:
+        limits = self.plan["target"]["limits"]
+        if victims.is_route(fault):
+            return victims.all_of_route(replicas, allowed=limits["allow_route_faults"], protect=limits["protect"])
+        return victims.choose(
+            replicas,
+            self.plan["experiment"]["faults"][number]["params"]["victims"],
+            rng(self.plan["seed"], f"victims-{number}"),
+            max_victims=limits["max_victims"],
+            min_healthy=limits["min_healthy"],
+            protect=limits["protect"],
+        )
 
     # ---- the phases --------------------------------------------------------------------------------------
 
@@ -306,6 +311,8 @@ class Drill:
             raise _ChangedByOthers(f"{other['replica']}: {other['change']} before the fault, not by this run")
 
     def _enough_left(self, fault: Fault, picked: Sequence[Replica]) -> None:
+        if victims.is_route(fault):
+            return
         ready, least = self.watch.ready()[0], self.plan["target"]["limits"]["min_healthy"]
         if fault.effect and ready - len(picked) < least:
             raise Refused(

@@ -57,7 +57,7 @@ def _fault(plan: Json) -> list[str]:
     steps = []
     for fault in plan["experiment"]["faults"]:
         steps += [
-            f"fault: {_item(fault, 'fault')}; victims are drawn by the seed",
+            f"fault: {_item(fault, 'fault')}; {_aim(fault)}",
             "write the receipt and arm the timer on the target before the deed; prove that it bites",
         ]
     last = "put it back, prove that it is off" if held else "a one-shot deed: prove that nothing of ours stays"
@@ -69,6 +69,10 @@ def _fault(plan: Json) -> list[str]:
         *guards,
         last,
     ]
+
+
+def _aim(fault: Json) -> str:
+    return "it hits the route: all primaries at once" if fault.get("route") else "victims are drawn by the seed"
 
 
 def _recovery(plan: Json) -> str:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 
 from drills.errors import Refused
-from drills.model import Replica
+from drills.model import Fault, Replica
 
 
 def choose(
@@ -47,6 +47,26 @@ def choose(
     if left < min_healthy:
         raise Refused(f"victims: {left} healthy replicas would be left, limits.min_healthy is {min_healthy}")
     return sorted(random_.sample(eligible, count), key=lambda r: r.name)
+
+
+def is_route(fault: Fault) -> bool:
+    """Whether the fault aims at the route to all primaries, and not at some of them."""
+    return bool(getattr(fault, "route", False))
+
+
+def all_of_route(replicas: Sequence[Replica], *, allowed: bool, protect: Sequence[str] = ()) -> list[Replica]:
+    """Return every primary, ready or not. Refused where the limits do not allow it, or one of them is protected.
+
+    `allowed` is limits.allow_route_faults; it stands in for max_victims and min_healthy, which none could keep.
+    """
+    if not allowed:
+        raise Refused("route: this fault hits every primary at once; limits.allow_route_faults is false")
+    primaries = sorted((r for r in replicas if r.role == "primary"), key=lambda r: r.name)
+    if not primaries:
+        raise Refused("route: the target has no primary replica")
+    if protected := [r.name for r in primaries if _protected(r, protect)]:
+        raise Refused(f"route: {', '.join(protected)} on it: protected by limits.protect")
+    return primaries
 
 
 def _protected(replica: Replica, protect: Sequence[str]) -> bool:

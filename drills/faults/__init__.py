@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from drills.faults.engine_hang import EngineHang
+from drills.faults.engine_kill import EngineKill
 from drills.faults.gpu_reset import GpuReset
 from drills.faults.noop import Noop
 from drills.faults.pod_kill import PodKill
+from drills.faults.upstream_delay import UpstreamDelay
 from drills.model import Fault, Receipt
 
-FAULTS: dict[str, Any] = {fault.name: fault for fault in (Noop, PodKill, GpuReset)}
+FAULTS: dict[str, Any] = {fault.name: fault for fault in (Noop, PodKill, GpuReset, EngineKill, EngineHang, UpstreamDelay)}
 
 
 def for_receipt(receipt: Receipt, kind: str) -> Fault:

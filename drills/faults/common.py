@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator
 
-from drills.model import Json, Replica, Target
+from drills.access import procs
+from drills.errors import Refused
+from drills.model import Json, Receipt, Replica, Target
 from drills.params import Params
 
 
@@ -52,6 +54,32 @@ def pinned(replica: Replica) -> Json:
     }
 
 
+def offspring(target: Target, replica: Replica) -> list[Json]:
+    """Return {pid, start, title} of the engine and of every other descendant of the replica's server, engine first.
+
+    Resource trackers are left out: they clean up and end by themselves once the others are gone.
+    """
+    host = target.host(replica.host)
+    engine = {"pid": replica.engine_pid, "start": replica.engine_start, "title": "engine"}
+    found = [engine] if replica.engine_pid else []
+    if replica.pid and replica.pid_start:
+        found += [p for p in host.tree(replica.pid, replica.pid_start) if p["pid"] != replica.engine_pid]
+    return [p for p in found if not procs.is_tracker(str(p["title"]))]
+
+
+def burial(pid: int | None, start: int | None, left: Sequence[Json]) -> tuple[Json, ...]:
+    """Return the undo steps that end what a process leaves behind, each by pid and start, once it is gone."""
+    parent = {"pid": pid, "start": start}
+    kill = ({"do": "signal", "pid": p["pid"], "start": p["start"], "signal": "KILL", "once_gone": parent} for p in left)
+    return tuple(kill) if pid and start else ()
+
+
+def unknown_engines(victims: Sequence[Replica]) -> list[str]:
+    """Return a reason to refuse for each victim whose engine cannot be named."""
+    lost = [v for v in victims if not (v.engine_pid and v.engine_start)]
+    return [f"{v.name}: its engine process is not known, so it cannot be signalled safely" for v in lost]
+
+
 def bystanders(target: Target, victims: Sequence[Replica]) -> list[Json]:
     """Return the identity of every replica that is not a victim."""
     names = {v.name for v in victims}
@@ -66,11 +94,16 @@ def untouched(pinned_before: Sequence[Json], now: Sequence[Replica]) -> bool:
 
 
 def still_the_one(victim: Json, now: Sequence[Replica]) -> Replica | None:
-    """Return the replica if it is still the pinned incarnation."""
+    """Return the replica if it is still the pinned incarnation, engine included."""
+    same = ("uid", "pid", "pid_start", "engine_pid", "engine_start")
     for replica in now:
         if replica.name == victim["name"]:
-            same: Any = (replica.uid, replica.pid, replica.pid_start) == tuple(
-                victim[k] for k in ("uid", "pid", "pid_start")
-            )
-            return replica if same else None
+            return replica if all(getattr(replica, k) == victim[k] for k in same) else None
     return None
+
+
+def refuse_others(receipt: Receipt, now: Sequence[Replica]) -> None:
+    """Raise Refused unless all victims are still those that were aimed at."""
+    for victim in receipt.victims:
+        if still_the_one(victim, now) is None:
+            raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was touched")

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from drills import receipts
-from drills.errors import Refused
-from drills.faults.common import FaultParams, bystanders, pinned, still_the_one, untouched
+from drills.faults.common import FaultParams, bystanders, pinned, refuse_others, untouched
 from drills.model import Context, Observation, Receipt, Replica, Restored, Target
 
 
@@ -55,10 +54,7 @@ class Noop:
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
         """Write the marker file, if the victims are still those that were aimed at."""
-        now = target.replicas()
-        for victim in receipt.victims:
-            if still_the_one(victim, now) is None:
-                raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was touched")
+        refuse_others(receipt, target.replicas())
         ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [v["name"] for v in receipt.victims]})
         target.host(receipt.host).write(receipt.prior["marker"], receipt.id)
         ctx.tell("inject.step", {"receipt": receipt.id, "step": "marker.written", "ok": True})

@@ -3,7 +3,7 @@
 delete        graceful: SIGTERM, the grace period, then a new incarnation by the controller
 delete-now    the controller's delete with no grace: SIGKILL, then a new incarnation
 evict         obeys disruption budgets (Kubernetes only)
-kill-process  a crash: SIGKILL of the replica's process tree; the supervisor restarts the same incarnation
+kill-process  a crash: SIGKILL of the replica's process tree, engine first; the supervisor restarts the same incarnation
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, cast
 
 from drills import receipts
-from drills.errors import DrillError, Refused, UsageError
-from drills.faults.common import FaultParams, bystanders, how_for, pinned, still_the_one, untouched
+from drills.errors import DrillError, UsageError
+from drills.faults.common import (
+    FaultParams,
+    burial,
+    bystanders,
+    how_for,
+    offspring,
+    pinned,
+    refuse_others,
+    still_the_one,
+    untouched,
+)
 from drills.model import CanDelete, Context, Json, Observation, Receipt, Replica, Restored, Target
 
 How = Literal["delete", "delete-now", "evict", "kill-process"]
@@ -52,7 +62,8 @@ class PodKill:
         return [f"{v.name}: its process is not known, so it cannot be killed safely" for v in victims if not v.pid]
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
-        """Pin the victims and their bystanders. There is nothing to undo: the deployment must heal itself."""
+        """Pin the victims and their bystanders. The deployment must heal itself: only an orphan is ours to end."""
+        trees = [(v, offspring(target, v)) for v in victims] if self.how == "kill-process" else []
         return Receipt(
             id=receipt,
             run=run,
@@ -62,17 +73,14 @@ class PodKill:
             victims=tuple(pinned(v) for v in victims),
             prior={"bystanders": bystanders(target, victims), "how": self.how},
             holds=(),
-            undo=(),
+            undo=tuple(step for v, tree in trees for step in burial(v.pid, v.pid_start, tree)),
             deadline_s=deadline_s,
             params=self.params.model_dump(),
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
         """Kill each victim, if all are still those that were aimed at; each is looked at again right before."""
-        now = target.replicas()
-        for victim in receipt.victims:
-            if still_the_one(victim, now) is None:
-                raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was killed")
+        refuse_others(receipt, target.replicas())
         for victim in receipt.victims:
             replica = still_the_one(victim, target.replicas())
             if replica is None:
@@ -88,8 +96,8 @@ class PodKill:
             cast("CanDelete", target).delete_replica(replica, grace_s=GRACE_S if self.how == "delete" else 0.0)
             return True
         host = target.host(replica.host)
-        # The engine first: an API server killed alone would leave it behind.
-        tree = ((replica.engine_pid, replica.engine_start), (replica.pid, replica.pid_start))
+        # The engine first, the server last: a server killed alone would leave all of them behind.
+        tree = [(p["pid"], p["start"]) for p in offspring(target, replica)] + [(replica.pid, replica.pid_start)]
         hits = [host.signal(pid, start, "KILL") for pid, start in tree if pid and start]
         return any(hits)
 

@@ -10,6 +10,7 @@ import json
 import secrets
 import shutil
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from drills import receipts
+from drills.access import procs
 from drills.access.local import LocalHost
 from drills.active import ActiveFaults
 from drills.clock import Clock
@@ -50,6 +52,25 @@ def gpu_was_reset(lab: Lab, receipt: Receipt) -> bool:
     return processes_are_gone(lab, receipt) and gpu_state.uptime_s(gpu) < 60
 
 
+def engine_is_gone(lab: Lab, receipt: Receipt) -> bool:
+    return not any(HOST.alive(v["engine_pid"], v["engine_start"]) for v in receipt.victims)
+
+
+def engine_is_stopped(lab: Lab, receipt: Receipt) -> bool:
+    stats = [procs.stat(v["engine_pid"]) for v in receipt.victims]
+    return all(stat is not None and stat[0] == "T" for stat in stats)
+
+
+def answers_are_late(lab: Lab, receipt: Receipt) -> bool:
+    rows = {r["name"]: r for r in lab.control().status()["replicas"]}
+    began = time.monotonic()
+    for victim in receipt.victims:
+        with urllib.request.urlopen(f"{rows[victim['name']]['proxy']}/version", timeout=10) as answer:
+            answer.read()
+    due_s: float = receipt.params["delay"] * len(receipt.victims)
+    return time.monotonic() - began >= due_s
+
+
 PROCESSES = (("pid", "pid_start"), ("engine_pid", "engine_start"))
 
 
@@ -77,6 +98,9 @@ ROWS = [
     Row("pod-kill", {"how": "delete-now"}, processes_are_gone),
     Row("pod-kill", {"how": "kill-process"}, processes_are_gone),
     Row("gpu-reset", {"how": "crash"}, gpu_was_reset, deadline_s=9.0),
+    Row("engine-kill", {}, engine_is_gone),
+    Row("engine-hang", {}, engine_is_stopped),
+    Row("upstream-delay", {"mode": "first_byte", "delay": 1.0}, answers_are_late, deadline_s=4.0),
 ]
 each_row = pytest.mark.parametrize("row", ROWS, ids=str)
 
@@ -291,6 +315,7 @@ def test_the_timer_alone_leaves_nothing_held(row: Row, lab: Lab, target: LabTarg
     assert states() == ["armed"]
     labs.eventually(lambda: states() == ["undone"], row.deadline_s + 10)
     assert not marker_is_there(lab, receipt)
+    assert not (deed.fault.held and row.bites(lab, receipt))
     assert not any(traces.held(gate) for gate in (lab.dir / "gates").glob("*.lock"))
     labs.eventually(lambda: labs.all_ready(control), 30)
     assert deed.revert(receipt) is Restored.CLEAN

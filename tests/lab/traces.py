@@ -66,10 +66,12 @@ def left_behind(lab: Lab) -> list[str]:
     found = [
         f"file {path.relative_to(drill)}" for path in sorted(drill.rglob("*")) if path.is_file() and path not in kept
     ]
+    found += [f"fault file {path}" for path in sorted((lab.dir / "faults").rglob("*")) if path.is_file()]
     found += [f"gate {gate.name} is held" for gate in sorted((lab.dir / "gates").glob("*.lock")) if held(gate)]
     found += [f"process {line}" for line in command_lines() if f"{drill}/" in line]
     engines, _ = holders.find(str(device) for device in (lab.dir / "gpu" / "dev").iterdir())
     servers = {r["pid"] for r in lab.control().status()["replicas"]}
+    found += [f"engine {h['pid']} is stopped" for h in engines if h["state"] == "T"]
     return found + [f"engine {h['pid']} {h['title']}" for h in engines if not servers & set(h["parents"])]
 
 

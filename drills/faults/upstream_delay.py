@@ -1,0 +1,166 @@
+"""upstream-delay: every primary answers late. The proxy in front of each of them holds traffic back.
+
+first_byte   the answer begins `delay` late
+per_request  the request reaches the replica `delay` late
+per_chunk    each piece of an answer comes `delay` after the piece before it: the stream is stretched
+
+It aims at the route, not at replicas: nobody is left to take the traffic, so what is shown is the degradation. The
+command is a file for each proxy, and the way back is to remove it: that needs neither the data path nor the proxy's
+control port, and a proxy that starts again meanwhile finds it as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Annotated, ClassVar, Literal, cast
+
+from pydantic import AfterValidator
+
+from drills import receipts
+from drills.faults.common import bystanders, pinned, refuse_others, untouched
+from drills.faults.lateness import Line, ask_all
+from drills.model import Context, HasProxies, Json, Observation, Receipt, Replica, Restored, Target
+from drills.params import Duration, Params
+
+MIN_DELAY_S = 0.2
+#: A proxy looks for its files every 0.1 s: within so many tries, so far apart, it must have noticed.
+TRIES, BETWEEN_S = 4, 0.25
+
+
+def _provable(value: float) -> float:
+    if value < MIN_DELAY_S:
+        raise ValueError(f"at least {MIN_DELAY_S * 1000:.0f}ms: less cannot be told from noise")
+    return value
+
+
+class UpstreamDelay:
+    """A held fault of the whole route."""
+
+    name: ClassVar[str] = "upstream-delay"
+    held: ClassVar[bool] = True
+    effect: ClassVar[bool] = True
+    route: ClassVar[bool] = True
+
+    class Params(Params):
+        """mode: what is late; delay: by how much."""
+
+        mode: Literal["first_byte", "per_request", "per_chunk"] = "first_byte"
+        delay: Annotated[Duration, AfterValidator(_provable)] = 5.0
+
+    def __init__(self, params: Params, kind: str) -> None:
+        self.params, self.kind = params, kind
+        self._lines: dict[str, list[Line]] = {}  # by receipt: connections from before the fault, or before the undo
+
+    def needs(self) -> frozenset[str]:
+        """Return that there must be proxies."""
+        return frozenset({"HasProxies"})
+
+    def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:
+        """Refuse a proxy that takes no faults as files, or that does not answer in time as it is."""
+        proxies = {v.name: cast("HasProxies", target).proxy(v) for v in victims}
+        deaf = [
+            f"{name}: its proxy takes no faults as files (--faults-dir)"
+            for name, p in proxies.items()
+            if not p["faults_dir"]
+        ]
+        lines = [Line(name, p["listen"], "before the fault") for name, p in proxies.items()]
+        ask_all(lines, self._patience_s)
+        slow = [f"{line.name}: its proxy does not answer ({line.error})" for line in lines if line.took_s is None]
+        late = [
+            f"{line.name}: answers {line.took_s:.1f} s late already, a delay of {self.params.delay:g} s would not show"
+            for line in lines
+            if self._late(line)
+        ]
+        _close(lines)
+        return deaf + slow + late
+
+    def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
+        """Name the file for each proxy; they will be the only change."""
+        names = {v.name for v in victims}
+        proxies = {r.name: cast("HasProxies", target).proxy(r) for r in target.replicas()}
+        files = {name: f"{p['faults_dir']}/{receipt}.json" for name, p in proxies.items() if name in names}
+        return Receipt(
+            id=receipt,
+            run=run,
+            fault=self.name,
+            target=target.name,
+            host=victims[0].host,
+            victims=tuple(pinned(v) for v in victims),
+            prior={
+                "bystanders": bystanders(target, victims),
+                "files": files,
+                "proxies": {name: p["listen"] for name, p in proxies.items()},
+            },
+            holds=(),
+            undo=tuple({"do": "remove", "path": path} for path in files.values()),
+            deadline_s=deadline_s,
+            params=self.params.model_dump(),
+        )
+
+    def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
+        """Open a connection to each proxy for the proof, then write the files."""
+        refuse_others(receipt, target.replicas())
+        lines = _lines_to(receipt, receipt.prior["files"], "opened before the fault")
+        ask_all(lines, self._patience_s)
+        self._lines[receipt.id] = lines
+        fault = {"id": receipt.id, "mode": self.params.mode, "delay_s": self.params.delay}
+        ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [v["name"] for v in receipt.victims]})
+        for name, path in receipt.prior["files"].items():
+            target.host(receipt.host).write(path, json.dumps(fault), mode=0o644)
+            ctx.tell("inject.step", {"receipt": receipt.id, "step": "delay.on", "ok": True, "replica": name})
+
+    def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
+        """Time a request through each proxy: late, and by the delay, while its file is there, and else not."""
+        files = receipt.prior["files"]
+        present = [target.host(receipt.host).read(path) is not None for path in files.values()]
+        lines = self._lines.pop(receipt.id, []) or _lines_to(receipt, files, "new")
+        others = _lines_to(receipt, receipt.prior["proxies"].keys() - files.keys(), "new")
+        for attempt in range(TRIES):
+            if attempt:
+                ctx.sleep(BETWEEN_S)
+            ask_all([*lines, *others], self._patience_s)
+            if [self._late(line) for line in lines] == present:
+                break
+        late = [self._late(line) for line in lines]
+        on = None if None in late else True if all(late) else None if any(late) else False
+        evidence = [self._seen(line, "victim") for line in lines] + [self._seen(line, "bystander") for line in others]
+        well = untouched(receipt.prior["bystanders"], target.replicas())
+        quick = [self._late(line) is False for line in others]
+        _close([*lines, *others])
+        return Observation(on, tuple(evidence), well and all(quick))
+
+    def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
+        """Remove the files. A request is put on its way before that: the proof sees it let go."""
+        lines = _lines_to(receipt, receipt.prior["files"], "opened before the way back")
+        for line in lines:
+            line.send()
+        self._lines[receipt.id] = lines
+        return receipts.revert(target, receipt, ctx)
+
+    @property
+    def _patience_s(self) -> float:
+        return self.params.delay + 3.0
+
+    def _late(self, line: Line) -> bool | None:
+        return None if line.took_s is None else line.took_s >= 0.9 * self.params.delay
+
+    def _seen(self, line: Line, who: str) -> Json:
+        return {
+            "what": f"request through the proxy of a {who}",
+            "replica": line.name,
+            "connection": line.since,
+            "took_s": line.took_s,
+            "late": self._late(line),
+            "error": line.error,
+        }
+
+
+def _lines_to(receipt: Receipt, names: Collection[str], since: str) -> list[Line]:
+    proxies: dict[str, str] = receipt.prior["proxies"]
+    return [Line(name, url, since) for name, url in proxies.items() if name in names]
+
+
+def _close(lines: Sequence[Line]) -> None:
+    for line in lines:
+        line.close()
