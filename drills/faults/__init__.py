@@ -8,11 +8,14 @@ from drills.faults.engine_hang import EngineHang
 from drills.faults.engine_kill import EngineKill
 from drills.faults.gpu_reset import GpuReset
 from drills.faults.noop import Noop
+from drills.faults.packet_loss import PacketLoss
 from drills.faults.pod_kill import PodKill
 from drills.faults.upstream_delay import UpstreamDelay
 from drills.model import Fault, Receipt
 
-FAULTS: dict[str, Any] = {fault.name: fault for fault in (Noop, PodKill, GpuReset, EngineKill, EngineHang, UpstreamDelay)}
+FAULTS: dict[str, Any] = {
+    fault.name: fault for fault in (Noop, PodKill, GpuReset, EngineKill, EngineHang, UpstreamDelay, PacketLoss)
+}
 
 
 def for_receipt(receipt: Receipt, kind: str) -> Fault:
