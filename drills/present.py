@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from drills import runfolder
-from drills.model import CheckResult
+from drills.model import CheckResult, Json
 from drills.report.escape import visible
 
 #: How units are shown; shares and counts are plain numbers.
@@ -20,10 +21,32 @@ def run(name: str, reports: Path) -> list[str]:
     found = verdict.judge(folder)
     lines = [str(folder), f"verdict {found.verdict}   left {found.left}   restored {found.restored}"]
     lines += [f"reason: {found.reason}"] if found.reason else []
-    lines += [check(row) for row in found.checks]
+    lines += checks(found.checks)
     if said := verdict.stale(folder, found):
         lines.append(said)
     return [visible(line) for line in [*lines, str(folder / "postmortem.md")]]
+
+
+def checks(rows: Iterable[CheckResult]) -> list[str]:
+    """Return all checks' answers, a line each; of one that judged a table also the table's rows."""
+    return [line for row in rows for line in (check(row), *map(_metric, row.detail.get("rows") or ()))]
+
+
+def _metric(row: Json) -> str:
+    unit = str(row["unit"])
+    value, bound = _in_unit(row["value"], unit), _in_unit(row["bound"], unit)
+    figures = f"{value} ({row['side']} {bound})  " if value else ""
+    return f"    {row['metric']:16} {row['verdict']:13} {figures}{row['reason']}".rstrip()
+
+
+def _in_unit(value: float | str | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return (
+        f"{100 * value:.3g} %"
+        if unit == "ratio" and not isinstance(value, str)
+        else (f"{_number(value)} {unit if unit in ('s', '°C') else ''}".rstrip())
+    )
 
 
 def check(row: CheckResult) -> str:

@@ -90,6 +90,8 @@ PLAN: Shape = {
     "notes?": is_list,
 }  # fmt: skip
 
+_METRIC = {"metric": is_text, "verdict": is_text, "value?": _figure, "bound?": _figure, "unit?": is_text,
+           "reason?": is_text, "source?": is_text, "side?": is_text}  # fmt: skip
 VERDICT: Shape = {
     "run": is_text,
     "verdict": is_text,
@@ -98,6 +100,7 @@ VERDICT: Shape = {
     "reason?": is_text,
     "checks": [
         {"check": is_text, "verdict": is_text, "params?": is_object, "value?": _figure, "bound?": _figure,
-         "unit?": is_text, "n?": is_count, "interval?": _interval, "reason?": is_text, "events?": [is_count]},
+         "unit?": is_text, "n?": is_count, "interval?": _interval, "reason?": is_text, "events?": [is_count],
+         "detail?": {"rows?": [_METRIC]}},
     ],
 }  # fmt: skip

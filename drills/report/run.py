@@ -76,6 +76,7 @@ def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
         **_captions(facts, drawing),
         "summary": sections.summary(facts),
         "checks": sections.check_rows(facts),
+        "metrics": sections.metric_rows(facts),
         "outcomes": sections.outcome_rows(facts),
         "latencies": sections.latency_rows(facts),
         "impact": sections.impact_lines(facts),

@@ -144,6 +144,30 @@ def _check_row(check: Json) -> Row:
     ]
 
 
+def metric_rows(facts: Facts) -> list[Row]:
+    """Return the rows of the checks that judged a table of metrics; empty when there was none."""
+    return [_metric_row(row) for check in facts.checks for row in (check.get("detail") or {}).get("rows") or ()]
+
+
+def _metric_row(row: Json) -> Row:
+    unit = str(row.get("unit") or "")
+
+    def figure(name: str) -> str:
+        if row.get(name) is None:
+            return "—"
+        return prose(words.quantity(row[name], unit) + (" °C" if unit == "°C" else ""))
+
+    bound = f"{prose(row.get('side') or '')} {figure('bound')}".strip()
+    return [
+        prose(row["metric"]),
+        f"**{prose(row['verdict'])}**",
+        figure("value"),
+        "—" if row.get("bound") is None else bound,
+        prose(row.get("reason") or "") or "—",
+        prose(row.get("source") or "") or "—",
+    ]
+
+
 def outcome_rows(facts: Facts) -> list[Row]:
     """Return arrivals by outcome and class."""
     columns = ("baseline", "caught", "fault", "whole run")
