@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from drills import receipts
 from drills.clock import Clock
-from drills.errors import Stopped
-from drills.model import Context, Fault, Json, Observation, Receipt, Replica, Restored, Target
+from drills.errors import DrillError, Stopped
+from drills.model import Context, CountsSwallowed, Fault, Json, Observation, Receipt, Replica, Restored, Target
+from drills.probes.http import ProbeError
+from drills.probes.sampler import Job
 
 DEADLINE_SLACK_S = 15.0  # the on-target timer fires this long after the planned end of the fault
 REVERT_ATTEMPTS = 2
@@ -21,8 +24,18 @@ class ActiveFaults:
     line, never a revert.
     """
 
-    def __init__(self, run: str, target: Target, clock: Clock, *, tell: Tell, note: Tell, context: Context) -> None:
-        self.run, self.target, self.clock = run, target, clock
+    def __init__(
+        self,
+        run: str,
+        target: Target,
+        clock: Clock,
+        *,
+        tell: Tell,
+        note: Tell,
+        context: Context,
+        sample: Callable[[str, str, Json], None] = lambda *_: None,
+    ) -> None:
+        self.run, self.target, self.clock, self.sample = run, target, clock, sample
         self.tell, self.note, self.context = tell, note, context
         self.on: list[tuple[Fault, Receipt]] = []  # oldest first
         self.hit_mono: float | None = None  # of the first deed
@@ -55,6 +68,19 @@ class ActiveFaults:
         if not fault.held:
             self._revert(fault, receipt)
 
+    def job(self) -> Job:
+        """Return the probe that writes down what the faults that are on have swallowed so far."""
+        return Job("fault", "swallowed", 1.0, self._count)
+
+    def _count(self) -> None:
+        for fault, receipt in list(self.on):
+            try:
+                counts = fault.counts(self.target, receipt) if isinstance(fault, CountsSwallowed) else None
+            except DrillError as error:
+                raise ProbeError(str(error)) from None
+            if counts is not None:
+                self.sample("fault", receipt.id, counts)
+
     def lost_timer(self) -> str | None:
         """Return which fault's timer does not watch any more, None when all do."""
         for fault, receipt in self.on:
@@ -71,6 +97,8 @@ class ActiveFaults:
 
     def _revert(self, fault: Fault, receipt: Receipt) -> None:
         self.note("revert.begin", {"receipt": receipt.id, "by": "driver"})
+        with suppress(Exception):  # the last look: the counters go with the rules
+            self._count()
         restored, why = revert(fault, self.target, receipt, self._noting())
         if receipt.holds and restored is Restored.CLEAN:
             self.note("inject.step", {"receipt": receipt.id, "step": "gate.opened", "ok": True})

@@ -237,7 +237,7 @@ class HasNetwork(Protocol):
 
         {"netns": {pid, start, inode}, or None for the host's own; "port": on which the router reaches it;
         "peers": {name: [IPv4 addresses]}, the router among them; "management": [addresses that no rule may hit];
-        "bystanders": {name: netns} of everybody near; "checks_per_s": the router's health checks of the replica}.
+        "bystanders": {name: netns} of everybody near}.
         """
 
 
@@ -319,10 +319,10 @@ class Fault(Protocol):
 class CountsSwallowed(Protocol):
     """A fault that swallows packets, and knows how many."""
 
-    def counts(self, target: Target, receipt: Receipt) -> Json:
-        """Return {"new", "packets"} swallowed so far. Raises DrillError.
+    def counts(self, target: Target, receipt: Receipt) -> Json | None:
+        """Return {"new", "packets"} swallowed so far, None when it is not on (yet, or any more). Raises DrillError.
 
-        `new` are the router's attempts to connect for a request that came to nothing, each counted once.
+        `new` are attempts to connect that came to nothing, each counted once, the router's health checks among them.
         """
 
 

@@ -103,7 +103,9 @@ class Drill:
         self.load = LoadProcess()
         self.guards = Guards(s.plan["experiment"]["guards"])
         context = Context(self.tell, self._sleep, s.clock.mono, lambda: s.stop.reason is not None)
-        self.active = ActiveFaults(self.run, s.target, s.clock, tell=self.tell, note=self.note, context=context)
+        self.active = ActiveFaults(
+            self.run, s.target, s.clock, tell=self.tell, note=self.note, context=context, sample=self.sampler.write
+        )
         self.broken: Exception | None = None
         self.next_look_mono = 0.0
         self.beat_written = 0
@@ -242,7 +244,7 @@ class Drill:
     # ---- the phases --------------------------------------------------------------------------------------
 
     def _start_load(self) -> None:
-        self.sampler.start(self.watch.jobs())
+        self.sampler.start([*self.watch.jobs(), self.active.job()])
         load_plan = self.s.folder / "load.json"
         load_plan.write_text(json.dumps(self.s.load_plan, indent=2, sort_keys=True) + "\n")
         self.load_began_mono = self.clock.mono()

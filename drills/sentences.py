@@ -84,13 +84,15 @@ def _recovery(plan: Json) -> str:
 
 def _item(item: Json, what: str) -> str:
     """Return `name (key value, ...)`, without the parameters that are not set."""
-    given = [f"{key} {_value(value)}" for key, value in item["params"].items() if value is not None and value != {}]
+    given = [f"{key} {_value(value)}" for key, value in item["params"].items() if value not in (None, {}, [])]
     return str(item[what]) + (f" ({', '.join(given)})" if given else "")
 
 
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -21,7 +21,7 @@ from drills.access.local import LocalHost
 from drills.clock import Clock
 from drills.errors import DrillError, Refused, UsageError
 from drills.experiment import Experiment, find_experiment, load_experiment
-from drills.lab import defects, manage, vllm_engine
+from drills.lab import defects, manage, network, vllm_engine
 from drills.lab.client import Lab
 from drills.lab.config import LabConfig, lab_dir
 from drills.lab.target import LabTarget
@@ -64,7 +64,7 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> 
     spec = target_spec(options)
     experiments = [experiment(name) for name in names]
     for one in experiments:  # everything that can be wrong with the files is said before anything starts
-        make_plan(one, spec, options, run="dry", seed=0)
+        _refuse_unshapeable(make_plan(one, spec, options, run="dry", seed=0))
     runfolder.prepare(options.reports / "runs")
     lock.refuse_leftovers(LocalHost(), str(lab_dir() / "drill"), spec.name)
     ended: list[Told] = []
@@ -125,6 +125,15 @@ def make_plan(one: Experiment, spec: TargetSpec, options: Options, *, run: str, 
     """Return the plan of one drill. Raises FileProblem or Refused."""
     client = defects.client_overlay(options.defect)
     return plan.make_plan(one, spec, run=run, seed=seed, defect=options.defect, client=client)
+
+
+def _refuse_unshapeable(planned: plan.Plan) -> None:
+    """Refuse before a lab is started what the lab of this user could not do."""
+    for made in planned.faults:
+        if "HasNetwork" not in made.fault.needs() or manage.find() is not None:
+            continue
+        if why := network.why_not():
+            raise Refused(f"{made.fault.name}: the lab has no network of its own to shape: {why}; nothing was touched")
 
 
 # ---- the lab ------------------------------------------------------------------------------------------
