@@ -103,11 +103,15 @@ def _wait_for(child: int) -> int:
 
 
 def _end_all() -> None:
-    """Kill and reap every descendant; new orphans arrive here while their parents end."""
-    deadline = time.monotonic() + END_TIMEOUT_S
-    while time.monotonic() < deadline:
+    """Kill and reap every descendant; new orphans arrive here while their parents end.
+
+    Resource trackers are given a moment to end by themselves: they free shared memory.
+    """
+    began = time.monotonic()
+    while (took := time.monotonic() - began) < END_TIMEOUT_S:
         for pid in procs.children(os.getpid()):
-            if (start := procs.start(pid)) is not None:
+            spared = took < processes.TRACKER_GRACE_S and procs.is_tracker(procs.title(pid))
+            if not spared and (start := procs.start(pid)) is not None:
                 procs.signal(pid, start, signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

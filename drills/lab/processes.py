@@ -28,6 +28,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 ENGINE_TITLE = "VLLM::EngineCore"
 KILL_TIMEOUT_S = 10.0
+TRACKER_GRACE_S = 3.0
 POLL_S = 0.05
 
 
@@ -125,18 +126,23 @@ def session(sid: int) -> list[tuple[int, int]]:
 
 
 async def end_session(sid: int, *, grace_s: float) -> None:
-    """End what is left of a session: SIGTERM, and SIGKILL after `grace_s` (at once when 0). Returns when none is."""
+    """End what is left of a session: SIGTERM, and SIGKILL after `grace_s` (at once when 0). Returns when none is.
+
+    Resource trackers are given a moment to end by themselves, once the others are gone: they free shared memory.
+    """
     if grace_s > 0:
         _signal_all(session(sid), signal.SIGTERM)
         if await until(lambda: not session(sid), grace_s):
             return
 
-    def killed() -> bool:
-        members = session(sid)
+    def killed(*, trackers: bool) -> bool:
+        members = [m for m in session(sid) if trackers or not procs.is_tracker(procs.title(m[0]))]
         _signal_all(members, signal.SIGKILL)
         return not members
 
-    await until(killed, KILL_TIMEOUT_S)
+    await until(lambda: killed(trackers=False), KILL_TIMEOUT_S)
+    if not await until(lambda: not session(sid), TRACKER_GRACE_S):
+        await until(lambda: killed(trackers=True), KILL_TIMEOUT_S)
 
 
 async def until(test: Callable[[], bool], timeout_s: float) -> bool:
