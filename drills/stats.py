@@ -49,6 +49,27 @@ def judge_share(k: int, n: int, q: float, confidence: float = CONFIDENCE) -> Ver
     return Verdict.PASS if upper_bound(k, n, confidence) <= q else Verdict.INCONCLUSIVE
 
 
+def judge_counted(k: int, n: int, q: float, confidence: float = CONFIDENCE) -> Verdict:
+    """Judge "at most the share q" where every case of a run was counted, and there may be only a few.
+
+    What was counted within q is within it. Over q it fails when more than chance is needed to explain it.
+    """
+    if n <= 0 or not 0 <= k <= n or math.isnan(q):
+        return Verdict.INCONCLUSIVE
+    if k <= q * n + _RANK_SLACK:
+        return Verdict.PASS
+    return Verdict.FAIL if lower_bound(k, n, confidence) > q else Verdict.INCONCLUSIVE
+
+
+def chance_of_more(k: float, mean: float) -> float:
+    """Return the chance that a count with that mean (Poisson) comes out as k or more."""
+    if k <= 0:
+        return 1.0
+    from scipy import special
+
+    return float(special.pdtrc(math.floor(k + _RANK_SLACK) - 1, mean)) if k >= 1 else 1.0
+
+
 def claim_minimum(quantile: float, confidence: float = CONFIDENCE) -> int:
     """Return the fewest requests, all of them good, that support a claim on this quantile (p99: 299)."""
     return math.ceil(math.log(1.0 - confidence) / math.log(quantile))

@@ -1,0 +1,267 @@
+"""Amplification: how many attempts one request costs, at three places. Pure; it judges nothing.
+
+    client   attempts that the client sent    ÷ arrivals
+    hop      attempts that the router started ÷ attempts of the client (each of them asks the router once)
+    engine   attempts that went to engines    ÷ arrivals
+
+An attempt counts where its arrival was meant to start, not where it was made: what a cut link holds back and lets go
+later is no retry. Fallback replicas are counted apart, and a primary that was given up counts once. What was never
+sent (shed) costs nothing and dilutes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import polars as pl
+
+from drills.checks.watching import blind
+from drills.evidence import Evidence, at
+from drills.model import Event, Json, Phase
+from drills.strictjson import is_number
+
+WINDOW_S: Final = 10.0
+STEP_S: Final = 1.0
+PLACES: Final = ("client", "hop", "engine")
+#: New connections a second that a router opens to a victim to see whether it is healthy.
+HEALTH_CHECKS: Final = 1.0
+#: Longer than this without a look at the rule's counter, nobody knows when it counted.
+COUNTER_GAP_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Count:
+    """The attempts of the arrivals of a stretch of time; `engine` None where nobody counted them.
+
+    `engine_least` is what is certain of them: a rule that drops in silence counts the kernel's repeats as well.
+    """
+
+    begin: float
+    end: float
+    arrivals: int
+    client: int
+    engine: float | None
+    engine_least: float | None
+    fallback: int
+    swallowed: float
+
+    def of(self, place: str, *, least: bool = False) -> tuple[float, int] | None:
+        """Return attempts and what they are divided by; None where either is not known."""
+        attempts = self.client if place == "client" else self.engine_least if least else self.engine
+        requests = self.client if place == "hop" else self.arrivals
+        return None if attempts is None or not requests else (float(attempts), requests)
+
+    def ratio(self, place: str, *, least: bool = False) -> float | None:
+        """Return attempts per request at that place."""
+        counted = self.of(place, least=least)
+        return counted[0] / counted[1] if counted else None
+
+
+@dataclass(frozen=True)
+class Series:
+    """A counter over time (mono, ascending); between two looks it grows evenly."""
+
+    times: Sequence[float]
+    values: Sequence[float]
+
+    def at(self, mono: float) -> float:
+        """Return the count at that instant."""
+        i = bisect_right(self.times, mono)
+        if i == 0 or i == len(self.times):
+            return self.values[min(i, len(self.values) - 1)] if self.values else 0.0
+        left, right = self.times[i - 1], self.times[i]
+        return self.values[i - 1] + (self.values[i] - self.values[i - 1]) * (mono - left) / (right - left)
+
+    def between(self, begin: float, end: float) -> float:
+        """Return how much it grew."""
+        return self.at(end) - self.at(begin)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one fault in the network swallowed: new connections by the rule's own counter."""
+
+    counted: Series
+    begin: float
+    end: float
+    background: float  # health checks a second, which the counter counts as well
+    repeats: float  # how often the kernel may have sent one and the same SYN; inf: what was dropped may have come
+
+    def most(self, begin: float, end: float) -> float:
+        """Return the new connections without the health checks."""
+        on_s = max(0.0, min(end, self.end) - max(begin, self.begin))
+        return max(0.0, self.counted.between(begin, end) - self.background * on_s)
+
+    def least(self, begin: float, end: float) -> float:
+        """Return how many of them are attempts for certain."""
+        return self.most(begin, end) / self.repeats
+
+
+class Attempts:
+    """Counts a run's attempts over any stretch of time."""
+
+    def __init__(self, ev: Evidence, health_checks: float | None = HEALTH_CHECKS) -> None:
+        self.rules, self.unknown = _rules(ev, health_checks or 0.0)
+        frame = _by_arrival(ev)
+        self._times: list[float] = frame["intended"].to_list()
+        self._sums = {
+            name: [0, *accumulate(int(n) for n in frame[name].to_list())] for name in ("client", "primary", "fallback")
+        }
+        self._ledger = ev.has_ledger and not ev.ledger["arrival"].is_null().all()
+        self._counters = None if self._ledger else _engine_counters(ev)
+        self.baseline = self._before(ev)
+
+    @property
+    def source(self) -> str:
+        """Say where the attempts at the engines come from; empty when nobody counted them."""
+        counted = "ledger" if self._ledger else "vLLM's own counters" if self._counters else ""
+        return f"{counted} and the rule's counter of new connections" if counted and self.rules else counted
+
+    def count(self, begin: float, end: float) -> Count:
+        """Count the attempts of the arrivals intended in [begin, end)."""
+        low, high = bisect_left(self._times, begin), bisect_left(self._times, end)
+        known = {name: sums[high] - sums[low] for name, sums in self._sums.items()}
+        most, least = (sum(getattr(rule, name)(begin, end) for rule in self.rules) for name in ("most", "least"))
+        reached = float(known["primary"]) if self._ledger else None
+        if self._counters is not None:
+            reached = self._counters.between(begin, end)
+        seen = reached is not None and not self.unknown
+        return Count(
+            begin=begin,
+            end=end,
+            arrivals=high - low,
+            client=known["client"],
+            engine=reached + most if seen and reached is not None else None,
+            engine_least=reached + least if seen and reached is not None else None,
+            fallback=known["fallback"],
+            swallowed=most,
+        )
+
+    def windows(self, begin: float, until: float, ended: float) -> list[Count]:
+        """Return the windows that begin in [begin, until) and end with the load at the latest."""
+        steps = max(0, math.ceil((min(until, ended - WINDOW_S + 1e-9) - begin) / STEP_S))
+        return [self.count(begin + i * STEP_S, begin + i * STEP_S + WINDOW_S) for i in range(steps)]
+
+    def over_baseline(self, count: Count, place: str, *, least: bool = False) -> float | None:
+        """Return attempts per request there, as a multiple of the baseline's."""
+        ratio, before = count.ratio(place, least=least), self.baseline.ratio(place) if self.baseline else None
+        return ratio / before if ratio is not None and before else None
+
+    def _before(self, ev: Evidence) -> Count | None:
+        span, hit = ev.phase(Phase.BASELINE), ev.t_inject
+        if span is None:
+            return None
+        end = span.end if hit is None else min(span.end, hit - ev.sla.e2e.value_s)
+        found = self.count(span.begin, end)
+        return found if found.arrivals else None
+
+
+def _by_arrival(ev: Evidence) -> pl.DataFrame:
+    """Return the arrivals that were sent, by intended start, with their attempts at client, primaries, fallbacks."""
+    frame = ev.requests.select("arrival", "intended", pl.col("attempts").list.len().fill_null(0).alias("client"))
+    frame = frame.filter((pl.col("client") > 0) & pl.col("intended").is_not_null())
+    primary = pl.col("role") == "primary"
+    ledger = ev.ledger.group_by("arrival").agg(
+        primary.sum().cast(pl.Int64).alias("primary"), (~primary).sum().cast(pl.Int64).alias("fallback")
+    )
+    joined = frame.join(ledger.drop_nulls("arrival"), on="arrival", how="left")
+    return joined.with_columns(pl.col("primary", "fallback").fill_null(0)).sort("intended", "arrival")
+
+
+# ---- what the network swallowed -----------------------------------------------------------------------
+
+
+def _rules(ev: Evidence, background: float) -> tuple[list[Rule], str]:
+    """Return the rules of the run, and why what they swallowed is not known (empty when it is)."""
+    found: list[Rule] = []
+    for receipt in ev.receipts:
+        looks = [
+            (float(s["mono"]), float(s["values"]["new"]))
+            for s in ev.samples
+            if s["probe"] == "fault" and s.get("subject") == receipt["id"] and s["ok"] and _counts(s["values"])
+        ]
+        if not looks and not _cuts(receipt):
+            continue
+        begin, end = _on(ev, receipt)
+        low, high = blind((mono for mono, _ in looks), begin, end)
+        if not looks or high - low > COUNTER_GAP_S:
+            return found, f"nobody looked at the counter of {receipt['fault']} for {high - low:.1f} s"
+        looks = [(begin, 0.0), *((mono, new) for mono, new in sorted(looks) if mono > begin)]
+        grown = accumulate((new for _, new in looks), max)
+        series = Series([mono for mono, _ in looks], list(grown))
+        victims = len(receipt["victims"]) or 1
+        found.append(Rule(series, begin, end, background * victims, _repeats(receipt, end - begin)))
+    return found, ""
+
+
+def _counts(values: Json) -> bool:
+    return is_number(values.get("new")) and values["new"] >= 0
+
+
+def _cuts(receipt: Json) -> bool:
+    """Whether a rule of the receipt stands in the way of packets: its undo takes one out."""
+    undo = receipt.get("undo")
+    return isinstance(undo, list) and any(isinstance(step, dict) and step.get("do") == "unrule" for step in undo)
+
+
+def _on(ev: Evidence, receipt: Json) -> tuple[float, float]:
+    """Return when that fault was on."""
+
+    def mine(name: str) -> list[Event]:
+        return [e for e in ev.of(name) if e.data.get("receipt") == receipt["id"]]
+
+    hits, ends = mine("inject.hit"), [*mine("revert.end"), *mine("proof.off")]
+    begin = at(hits[0]) if hits else ev.t_inject if ev.t_inject is not None else ev.ended
+    return begin, max(begin, min((e.mono for e in ends), default=ev.ended))
+
+
+def _repeats(receipt: Json, on_s: float) -> float:
+    """Return how many SYNs one attempt may have cost: a refused one 1, an unanswered one those at 0, 1, 3, 7 ... s."""
+    params = receipt.get("params")
+    mode: Any = params.get("mode") if isinstance(params, dict) else None
+    if mode == "reject":
+        return 1.0
+    return 1.0 + math.floor(math.log2(1.0 + max(on_s, 0.0))) if mode == "blackhole" else math.inf
+
+
+# ---- engines without a ledger -------------------------------------------------------------------------
+
+
+def _engine_counters(ev: Evidence) -> Series | None:
+    """Return the requests that the primaries took, by vLLM's own counters; None where one of them does not tell.
+
+    Taken = ended, running or waiting. An engine that starts anew counts from 0 again.
+    """
+    gate = ev.last("gate")
+    listed = (gate.data.get("replicas") or ()) if gate else ()
+    primaries = {str(r["name"]) for r in listed if r.get("role", "primary") == "primary"}
+    grown: list[tuple[float, float]] = []
+    for name in sorted(primaries):
+        looks = [s for s in ev.samples if s["probe"] == "vllm" and s.get("subject") == name and s["ok"]]
+        if not looks:
+            return None
+        steps = list(_taken(looks))
+        if len(steps) < len(looks) - 1:
+            return None
+        grown += steps
+    grown.sort()
+    totals = list(accumulate(step for _, step in grown))
+    return Series([mono for mono, _ in grown], totals) if grown else None
+
+
+def _taken(looks: Iterable[Json]) -> Iterable[tuple[float, float]]:
+    """Yield when one engine was looked at and how many requests it had taken since the look before."""
+    before: tuple[float, float] | None = None
+    for look in sorted(looks, key=lambda s: float(s["mono"])):
+        values = [look["values"].get(name) for name in ("requests", "running", "waiting")]
+        if not all(is_number(value) for value in values):
+            return
+        ended, taken = float(values[0]), float(sum(values))
+        if before is not None:
+            yield float(look["mono"]), max(0.0, taken - before[1]) if ended >= before[0] else taken
+        before = ended, taken

@@ -1,0 +1,214 @@
+"""retry_storm: retries do not multiply the load, neither while the fault is on nor after it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from drills import stats
+from drills.checks.amplification import HEALTH_CHECKS, PLACES, STEP_S, WINDOW_S, Attempts, Count
+from drills.checks.base import NO_INJECTION, Check
+from drills.checks.measures import WINDOW_MIN_N
+from drills.evidence import Evidence
+from drills.model import CheckResult, Json, Outcome, Verdict
+from drills.params import Duration, Params, Rate, Share
+from drills.strictjson import is_number
+
+#: What a client without a budget of its own may add.
+BUDGET = 0.1
+#: What may be left once the storm should be over.
+SETTLED = 0.05
+
+
+class RetryStormParams(Params):
+    """budget: extra attempts a request while the fault is on; settles_within: after it, until they are 5 %."""
+
+    budget: Share | None = None
+    settles_within: Duration = 20.0
+    health_checks: Rate | None = HEALTH_CHECKS
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The attempts of one stretch at one place, over the baseline's, and what may be."""
+
+    place: str
+    count: Count
+    ratio: float
+    limit: float
+    chance: float  # that so many come of the limit by accident
+    chance_least: float  # the same of those that are attempts for certain
+
+
+class RetryStorm(Check[RetryStormParams]):
+    """The largest of three ratios decides, in every window of 10 s and over the whole of each stretch."""
+
+    name = "retry_storm"
+    Params = RetryStormParams
+
+    @classmethod
+    def window_s(cls, params: RetryStormParams) -> float:
+        """Return `settles_within` and the window that proves it."""
+        return params.settles_within + WINDOW_S
+
+    @classmethod
+    def judge(cls, ev: Evidence, params: RetryStormParams) -> CheckResult:
+        """Compare attempts per request with 1 + budget, and later with 1.05."""
+        hit = ev.t_inject
+        if hit is None:
+            return cls.unclear(NO_INJECTION)
+        attempts = Attempts(ev, params.health_checks)
+        if attempts.baseline is None:
+            return cls.unclear("there is no baseline to compare with")
+        budget = budget_of(ev) if params.budget is None else params.budget
+        settled = ev.ended if ev.t_off is None else min(ev.ended, ev.t_off + params.settles_within)
+        fault = ev.t_off if ev.held and ev.t_off is not None else settled
+        during = _seen(attempts, hit, settled, ev.ended, 1.0 + budget, whole=fault)
+        after = _seen(attempts, settled, ev.ended, ev.ended, 1.0 + SETTLED, whole=ev.ended)
+        row = _row(ev, attempts, during, after, budget)
+        over = _over(during, after, least=True)
+        if over is not None:
+            return cls.result(Verdict.FAIL, _too_many(ev, over), **row | {"value": _r(over.ratio), "bound": over.limit})
+        if why := _unknown(ev, attempts, params, during, after):
+            return cls.unclear(why, **row)
+        return cls.result(Verdict.PASS, _calm(during, after), **row)
+
+
+def budget_of(ev: Evidence) -> float:
+    """Return the budget of the experiment's client; what is usual for a client that has none, or never retries."""
+    found: Any = ev.plan
+    for key in ("experiment", "load", "client", "retries"):
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not found.get("max"):
+        return BUDGET
+    budget: Any = found.get("budget")
+    return float(budget) if is_number(budget) and 0 <= budget <= 1 else BUDGET
+
+
+def _seen(attempts: Attempts, begin: float, until: float, ended: float, limit: float, *, whole: float) -> list[Seen]:
+    """Return what was seen in each window that begins in [begin, until), and in all from `begin` to `whole`."""
+    windows = attempts.windows(begin, until, ended)
+    if windows:
+        windows.append(attempts.count(begin, max(whole, begin + WINDOW_S)))
+    found = (_at(attempts, place, count, limit) for count in windows for place in PLACES)
+    return [seen for seen in found if seen is not None]
+
+
+def _at(attempts: Attempts, place: str, count: Count, limit: float) -> Seen | None:
+    before = attempts.baseline.ratio(place) if attempts.baseline else None
+    counted, ratio = count.of(place), attempts.over_baseline(count, place)
+    least = count.of(place, least=True)
+    if counted is None or least is None or ratio is None or before is None:
+        return None
+    expected = before * counted[1]
+    mean = expected * (limit - 1.0)
+    return Seen(
+        place=place,
+        count=count,
+        ratio=ratio,
+        limit=limit,
+        chance=stats.chance_of_more(counted[0] - expected, mean),
+        chance_least=stats.chance_of_more(least[0] - expected, mean),
+    )
+
+
+def _over(during: list[Seen], after: list[Seen], *, least: bool) -> Seen | None:
+    """Return the worst of what is over its limit by more than chance explains; None when nothing is.
+
+    Many windows are looked at, so each has to be as unlikely as one of all of them may be.
+    """
+    every = [*during, *after]
+    apart = math.ceil(len(every) * STEP_S / WINDOW_S) + 2 * len(PLACES)  # windows overlap; and two wholes
+    rare = (1.0 - stats.CONFIDENCE) / apart
+
+    def chance(seen: Seen) -> float:
+        return seen.chance_least if least else seen.chance
+
+    over = [seen for seen in every if seen.ratio > seen.limit and chance(seen) < rare]
+    return max(over, key=lambda seen: seen.ratio - seen.limit, default=None)
+
+
+def _unknown(ev: Evidence, attempts: Attempts, params: RetryStormParams, during: list[Seen], after: list[Seen]) -> str:
+    """Say why a run that did not fail has not passed; empty when it has."""
+    if not attempts.source:
+        return "only the client's attempts are known: neither a ledger nor vLLM's request counters saw the engines"
+    if attempts.unknown:
+        return attempts.unknown
+    if over := _over(during, after, least=False):
+        return f"{_too_many(ev, over)}; but the rule also counts each time that the kernel repeats a SYN"
+    if ev.t_off is None:
+        return "the fault was never proven off, so what came after it cannot be judged"
+    if not during or not after:
+        watched = ev.ended - ev.t_off
+        return f"watched for {watched:.1f} s after the fault; {params.settles_within + WINDOW_S:g} s are needed"
+    thinnest = min(seen.count.arrivals for seen in (*during, *after))
+    if thinnest < WINDOW_MIN_N:
+        return f"too few arrivals to see a ratio: {thinnest} in {WINDOW_S:g} s, {WINDOW_MIN_N} are needed"
+    return "" if _provoked(ev, attempts, during) else "nothing to retry: no request was hurt by the fault"
+
+
+def _provoked(ev: Evidence, attempts: Attempts, during: list[Seen]) -> bool:
+    """Whether the fault gave anybody a reason to try again."""
+    hurt = pl.col("violation") | (pl.col("outcome") != Outcome.OK.value)
+    if not ev.cohort("fault").filter(hurt).is_empty() or any(seen.ratio > 1.0 for seen in during):
+        return True
+    lost = pl.col("replica").is_in(list(ev.victims)) & (pl.col("end") >= ev.t_inject) & (pl.col("close") != "complete")
+    return not ev.ledger.filter(lost & pl.col("arrival").is_not_null()).is_empty() or any(
+        rule.most(rule.begin, rule.end) >= 1 for rule in attempts.rules
+    )
+
+
+def _largest(seen: list[Seen], place: str | None = None) -> Seen | None:
+    mine = [s for s in seen if place in (None, s.place) and s.count.end - s.count.begin <= WINDOW_S + 1e-6]
+    return max(mine, key=lambda s: s.ratio, default=None)
+
+
+def _row(ev: Evidence, attempts: Attempts, during: list[Seen], after: list[Seen], budget: float) -> Json:
+    worst = _largest(during)
+    detail = {
+        "during": {place: _r(s.ratio) if (s := _largest(during, place)) else None for place in PLACES},
+        "settled": {place: _r(s.ratio) if (s := _largest(after, place)) else None for place in PLACES},
+        "baseline": {place: _r(attempts.baseline.ratio(place)) if attempts.baseline else None for place in PLACES},
+        "budget": round(budget, 6),
+        "windows": len({(s.count.begin, s.count.end) for s in (*during, *after)}),
+        "fewest_arrivals": min((s.count.arrivals for s in (*during, *after)), default=0),
+        "swallowed": round(sum(rule.most(rule.begin, rule.end) for rule in attempts.rules)),
+        "source": attempts.source or "client only",
+    }
+    return {
+        "value": _r(worst.ratio) if worst else None,
+        "bound": round(1.0 + budget, 6),
+        "n": detail["windows"],
+        "events": (ev.hits[0].n,),
+        "detail": detail,
+    }
+
+
+def _r(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+_WORDS = {
+    "client": "the client sent",
+    "hop": "the router started",
+    "engine": "the engines were sent",
+}
+
+
+def _too_many(ev: Evidence, over: Seen) -> str:
+    since = over.count.begin - (ev.t_inject or 0.0)
+    span = f"{over.count.end - over.count.begin:.0f} s from {since:.0f} s after the injection"
+    what = f"{_WORDS[over.place]} {over.ratio:.2f} attempts a request"
+    return f"{what} in the {span} ({over.count.arrivals} arrivals); {over.limit:.2f} allowed"
+
+
+def _calm(during: list[Seen], after: list[Seen]) -> str:
+    worst, last = _largest(during), _largest(after)
+    if worst is None or last is None:
+        return ""
+    told = f"at most {worst.ratio:.2f} attempts a request in 10 s ({_WORDS[worst.place]}), {worst.limit:.2f} allowed"
+    noise = ", and what is over it is within the noise of counting" if worst.ratio > worst.limit else ""
+    return f"{told}{noise}; {last.ratio:.2f} once settled, {last.limit:.2f} allowed"

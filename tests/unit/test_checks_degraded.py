@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+
+from drills.checks import CHECKS
+from drills.model import Verdict
+from drills.params import FROM_FILE
+from tests.unit import runs
+from tests.unit.retries import degrade, held, in_fault, late, quiet_service
+from tests.unit.runs import HIT, judge
+
+DECLARED = {"fallback_models": ["lab-small"], "cached": {"header": "x-cache", "value": "hit"}}
+
+
+def run_of(rate: float = 20.0) -> runs.Run:
+    run = held(quiet_service(rate))
+    run.plan["target"]["degradation"] = DECLARED
+    return run
+
+
+def test_pass_when_the_smaller_model_answers_all(tmp_path: Path) -> None:
+    run = run_of()
+    degrade(in_fault(run)[10:])
+    degrade(in_fault(run)[100:110], cached=True)
+    row = judge(run, tmp_path, "degraded")
+    assert (row.verdict, row.value, row.bound, row.n) == (Verdict.PASS, round(1189 / 1199, 6), 0.9, 1199)
+    assert (row.detail["fallback"], row.detail["cached"], row.detail["opened_s"]) == (1179, 10, 0.5)
+    assert row.detail["degraded_ttft_p99_s"] == 0.45
+
+
+def test_fail_when_users_wait_instead(tmp_path: Path) -> None:
+    run = run_of()
+    late(in_fault(run))
+    row = judge(run, tmp_path, "degraded")
+    assert (row.verdict, row.value) == (Verdict.FAIL, 0.0)
+    assert "0 of 1199 arrivals got a degraded answer within 1 s" in row.reason
+    assert "90 % are needed" in row.reason
+    assert row.detail["outcomes"] == {"ok": 1199}
+
+
+def test_fail_when_the_fallback_is_slow(tmp_path: Path) -> None:
+    run = run_of()
+    degrade(in_fault(run), ttft_s=1.5)
+    row = judge(run, tmp_path, "degraded")
+    assert (row.verdict, row.value, row.detail["degraded_late"]) == (Verdict.FAIL, 0.0, 1199)
+    assert "1199 a later one" in row.reason
+    assert judge(run, tmp_path, "degraded", ttft=2.0).verdict is Verdict.PASS
+
+
+def test_fail_when_it_opens_late(tmp_path: Path) -> None:
+    run = run_of()
+    degrade(in_fault(run)[40:])
+    assert judge(run, tmp_path, "degraded").detail["opened_s"] == 2.0
+    row = judge(run, tmp_path, "degraded", within=1.0)
+    assert (row.verdict, "1 s allowed" in row.reason) == (Verdict.FAIL, True)
+
+
+@pytest.mark.parametrize("rest", ["error", "hung", "truncated"])
+def test_whoever_got_nothing_was_not_degraded(tmp_path: Path, rest: str) -> None:
+    run = run_of()
+    degrade(in_fault(run)[:600])
+    run.fail(in_fault(run)[600:], rest)
+    row = judge(run, tmp_path, "degraded")
+    assert (row.verdict, row.detail["outcomes"]) == (Verdict.FAIL, {"degraded": 600, rest: 599})
+
+
+def test_of_hit_asks_only_for_those_whom_no_primary_answered_in_time(tmp_path: Path) -> None:
+    run = run_of()
+    degrade(in_fault(run, HIT + 5, HIT + 7))
+    row = judge(run, tmp_path / "a", "degraded", of="hit")
+    assert (row.verdict, row.n, row.value, row.detail["opened_s"]) == (Verdict.PASS, 40, 1.0, 0.0)
+    assert judge(run, tmp_path / "b", "degraded").verdict is Verdict.FAIL
+    late(in_fault(run, HIT + 7, HIT + 8))
+    row = judge(run, tmp_path / "c", "degraded", of="hit")
+    assert (row.verdict, row.n) == (Verdict.FAIL, 60)
+    assert "that no primary answered in time" in row.reason
+
+
+def test_inconclusive_when_nobody_needed_it(tmp_path: Path) -> None:
+    run = run_of()
+    row = judge(run, tmp_path, "degraded", of="hit")
+    assert (row.verdict, row.n, row.value) == (Verdict.INCONCLUSIVE, 0, None)
+    degrade(in_fault(run)[:4])
+    assert judge(run, tmp_path, "degraded", of="hit").verdict is Verdict.INCONCLUSIVE
+
+
+def test_inconclusive_when_a_few_more_than_allowed_were_left_out(tmp_path: Path) -> None:
+    run = run_of()
+    degrade(in_fault(run, HIT + 5, HIT + 6))
+    late(in_fault(run, HIT + 6, HIT + 6.15))
+    row = judge(run, tmp_path, "degraded", of="hit")
+    assert (row.verdict, row.n, row.value) == (Verdict.INCONCLUSIVE, 23, round(20 / 23, 6))
+
+
+def test_not_judged_where_the_target_has_no_degradation(tmp_path: Path) -> None:
+    run = run_of()
+    run.plan["target"]["degradation"] = {"fallback_models": [], "cached": None}
+    assert judge(run, tmp_path, "degraded").verdict is Verdict.NOT_JUDGED
+
+
+def test_inconclusive_without_an_injection(tmp_path: Path) -> None:
+    assert judge(runs.quiet(), tmp_path, "degraded").verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_plan_must_leave_it_the_time() -> None:
+    check = CHECKS["degraded"]
+    params = check.Params.model_validate({"within": "90s"}, context=FROM_FILE)
+    assert check.plan_errors(params, {"phases": {"fault_s": 60.0}}) == ["within: 90 s is longer than the fault, 60 s"]
+    assert check.plan_errors(params, {"phases": {"fault_s": 90.0}}) == []
+
+
+@pytest.mark.parametrize("params", [{"of": "some"}, {"ttft": 1}, {"within": "soon"}, {"min_share": "-1%"}])
+def test_parameters_that_are_refused(params: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(params))):
+        CHECKS["degraded"].Params.model_validate(params, context=FROM_FILE, strict=True)
