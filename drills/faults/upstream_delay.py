@@ -68,7 +68,7 @@ class UpstreamDelay:
         ask_all(lines, self._patience_s)
         slow = [f"{line.name}: its proxy does not answer ({line.error})" for line in lines if line.took_s is None]
         late = [
-            f"{line.name}: answers {line.took_s:.1f} s late already, a delay of {self.params.delay:g} s would not show"
+            f"{line.name}: takes {line.took_s:.1f} s to answer already, a delay of {self.params.delay:g} s would not show"
             for line in lines
             if self._late(line)
         ]
