@@ -23,6 +23,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "running": ("vllm:num_requests_running",),
     "waiting": ("vllm:num_requests_waiting",),
     "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "requests": ("vllm:request_success_total",),  # ended, by whatever reason
     "preemptions": ("vllm:num_preemptions_total",),
     "swapped": ("vllm:num_requests_swapped",),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
