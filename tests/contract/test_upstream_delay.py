@@ -216,7 +216,7 @@ def test_the_way_back_does_not_wait_for_a_proxy_that_is_stopped(route: Route) ->
 
 def test_preflight_refuses_what_could_not_be_proven(route: Route, monkeypatch: pytest.MonkeyPatch) -> None:
     deed = Deed(route)
-    route.proxies["r0"].fault("first_byte", DELAY_S, name="somebody)
+    route.proxies["r0"].fault("first_byte", DELAY_S, name="somebody")
     [late] = deed.fault.preflight(deed.route, route.primaries())
     assert late.startswith("r0: takes 0.6 s to answer already")
     route.proxies["r0"].lift("somebody")
