@@ -123,7 +123,8 @@ def _look(target: Target, victim: Json) -> Json:
     stopped = state == "T"
     hangs = None if stopped == answers and state is not None else stopped
     return {
-        "what": "engine of the victim",
+        "what": f"engine of {victim['name']}",
+        "meaning": f"state {state or 'gone'}, {'answers' if answers else f'no token: {error}'}",
         "replica": victim["name"],
         "pid": victim["engine_pid"],
         "state": state,
@@ -140,7 +141,7 @@ def _other(target: Target, replica: Replica) -> Json:
         answers, error = _answers(target, replica)
         if answers:
             break
-    return {"what": "bystander", "replica": replica.name, "answers": answers, "error": error}
+    return {"what": f"bystander {replica.name}", "replica": replica.name, "answers": answers, "error": error}
 
 
 def _answers(target: Target, replica: Replica) -> tuple[bool, str]:

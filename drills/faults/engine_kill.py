@@ -102,7 +102,7 @@ class EngineKill:
         server_alive = bool(victim["pid"]) and host.alive(victim["pid"], victim["pid_start"])
         same = now is not None and (now.uid, now.pid) == (victim["uid"], victim["pid"])
         return {
-            "what": "engine of the victim",
+            "what": f"engine of {victim['name']}",
             "replica": victim["name"],
             "pid": victim["engine_pid"],
             "engine_gone": not host.alive(victim["engine_pid"], victim["engine_start"]),

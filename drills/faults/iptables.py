@@ -87,7 +87,7 @@ def restore(host: Host, prefix: Sequence[str], program: str, rules: Sequence[Rul
     lines = [f"*{TABLE}", *(f":{chain} - [0:0]" for chain in ours)]
     for rule in rules:
         where = f"-I {rule.chain} 1" if rule.what == "jump" else f"-A {rule.chain}"
-        lines.append(f"{where} {shlex.join(rule.words)}")
+        lines.append(f"{where} {' '.join(rule.words)}")  # no word of ours needs quotes; a shell's would not do here
     argv = [*prefix, f"{program}-restore", "-w", str(LOCK_WAIT_S), "--noflush"]
     done = host.run(argv, timeout_s=COMMAND_TIMEOUT_S, stdin="\n".join([*lines, "COMMIT", ""]))
     if done.rc:

@@ -137,7 +137,7 @@ class PacketLoss:
             holds=(),
             undo=tuple(step for link in links for step in _undo(link)),
             deadline_s=deadline_s,
-            params=self.params.model_dump(),
+            params=self.params.model_dump(mode="json"),
         )
 
     def _link(self, target: Target, victim: Replica, tag: str) -> Json:
@@ -153,7 +153,7 @@ class PacketLoss:
             "netns": net["netns"],
             "kind": kind,
             "iptables": programs.paths[kind],
-            "rules": [asdict(rule) for rule in self._rules(tag, net)],
+            "rules": [{**asdict(rule), "words": list(rule.words)} for rule in self._rules(tag, net)],
             "others": net["bystanders"],
             "snapshot": snapshot,
         }

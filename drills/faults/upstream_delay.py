@@ -68,7 +68,7 @@ class UpstreamDelay:
         ask_all(lines, self._patience_s)
         slow = [f"{line.name}: its proxy does not answer ({line.error})" for line in lines if line.took_s is None]
         late = [
-            f"{line.name}: takes {line.took_s:.1f} s to answer already, a delay of {self.params.delay:g} s would not show"
+            f"{line.name}: takes {line.took_s:.1f} s to answer already, {self.params.delay:g} s more would not show"
             for line in lines
             if self._late(line)
         ]
@@ -146,8 +146,10 @@ class UpstreamDelay:
         return None if line.took_s is None else line.took_s >= 0.9 * self.params.delay
 
     def _seen(self, line: Line, who: str) -> Json:
+        took = f"no answer: {line.error}" if line.took_s is None else f"{line.took_s:.2f} s"
         return {
-            "what": f"request through the proxy of a {who}",
+            "what": f"request through the proxy of the {who} {line.name}",
+            "meaning": f"{took}, on a connection that was {line.since}",
             "replica": line.name,
             "connection": line.since,
             "took_s": line.took_s,

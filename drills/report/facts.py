@@ -76,6 +76,17 @@ class Facts:
         return items
 
     @property
+    def route(self) -> bool:
+        """Return whether a fault was aimed at the whole route, so that nobody was left to fail over to."""
+        return any(item.get("route") is True for item in self.experiment.get("faults") or [])
+
+    @property
+    def held(self) -> bool:
+        """Return whether every fault that was seen is one that stays on until it is taken off."""
+        proofs = [event for event in self.of("proof.on", "proof.off") if isinstance(event.data.get("held"), bool)]
+        return bool(proofs) and all(event.data["held"] for event in proofs)
+
+    @property
     def name(self) -> str:
         """Return the experiment's name."""
         return str(self.experiment.get("name") or self.header.get("experiment") or "unknown")

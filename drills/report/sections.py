@@ -31,7 +31,8 @@ def _done(facts: Facts) -> str:
     if facts.hit is None:
         reason = facts.data("end").get("reason")
         return "Nothing was injected" + (f": {prose(reason)}." if reason else ".")
-    names = words.listed([_victim(victim) for victim in facts.victims.values()]) or "no replica"
+    victims = [code(name) if facts.route else _victim(victim) for name, victim in facts.victims.items()]
+    names = words.listed(victims) or "no replica"
     expected, hit = facts.evidence.expected_replicas, len(facts.victims)
     of = f", {'one' if hit == 1 else hit} of {words.count(expected, 'replica')}," if expected else ""
     load = f" under {_load(facts)}" if _load(facts) else ""
@@ -81,10 +82,14 @@ def _streams(facts: Facts) -> str:
     seen = impact.streams(facts)
     if seen is None:
         return "streams cut on the victim: no data"
-    return f"{seen.cut} of {words.count(seen.in_flight, 'stream')} in flight on the victim were cut"
+    where = "victims" if len(facts.victims) > 1 else "victim"
+    return f"{seen.cut} of {words.count(seen.in_flight, 'stream')} in flight on the {where} were cut"
 
 
 def _failover(facts: Facts) -> str:
+    if facts.route:
+        answers, begun = impact.degraded(facts, "fault")
+        return f"nobody was left to fail over to, {answers:,} of {begun:,} answers were degraded"
     moved = measures.failover(facts.evidence)
     if moved is None or not moved.n:
         return "failover: no data"
@@ -164,7 +169,7 @@ def _metric_row(row: Json) -> Row:
         figure("value"),
         "—" if row.get("bound") is None else bound,
         prose(row.get("reason") or "") or "—",
-        prose(row.get("source") or "") or "—",
+        code(row["source"]) if row.get("source") else "—",
     ]
 
 
@@ -190,7 +195,7 @@ def latency_rows(facts: Facts) -> list[Row]:
 
 
 def impact_lines(facts: Facts) -> list[str]:
-    """Return streams cut, the worst ten seconds, degraded answers and attempts per arrival."""
+    """Return streams cut, the worst ten seconds and degraded answers."""
     lines = []
     if not facts.control:
         lines.append(f"Streams: {_streams(facts)} (`ledger.ndjson`, `requests.ndjson`).")
@@ -205,12 +210,6 @@ def impact_lines(facts: Facts) -> list[str]:
     answers, begun = impact.degraded(facts, "fault")
     lines.append(f"Degraded answers: {answers} of {begun:,} begun after the injection (`requests.ndjson`)." if begun
                  else "Degraded answers: no data.")  # fmt: skip
-    before, during = impact.attempts(facts)
-    client = f"{words.ratio(before.client)} in the baseline, {words.ratio(during.client)} in the fault"
-    engine = f"{words.ratio(before.engine)} and {words.ratio(during.engine)}"
-    lines.append(
-        f"Attempts per arrival by the client: {client} (`requests.ndjson`); at the engines: {engine} (`ledger.ndjson`)."
-    )
     return lines
 
 

@@ -23,7 +23,10 @@ class Stage:
 
 
 def downtime(facts: Facts) -> list[Stage]:
-    """Return the stages of the way back; of several victims the slowest counts. Empty where no effect is claimed."""
+    """Return the stages of the way back; of several victims the slowest counts. Empty where no effect is claimed.
+
+    Held faults end nobody's process, so nobody has to start again; with all of a route hit nobody takes over either.
+    """
     hit = facts.hit
     if hit is None or facts.control:
         return []
@@ -39,14 +42,19 @@ def downtime(facts: Facts) -> list[Stage]:
     started = lines_of(*(r.started for r in restarts if r))
     ready = lines_of(*(r.ready for r in restarts if r))
     served = lines_of(*(r.completion for r in restarts if r))
-    return [
+    moves = [
         stage("detect", "the router counted fewer healthy replicas", "detect_s", "samples.ndjson, probe router"),
         stage("reroute", "last arrival that the fault still hurt (failover)", "reroute_s", rerouted),
+    ]
+    starts = [
         stage("reschedule", "a new process was started", "reschedule_s", started),
         stage("ready", "the victim was ready again", "ready_s", ready),
         stage("first good completion", "asked for straight from it", "first_completion_s", served),
-        stage("p99 back in band", "every 10 s window in the SLA from here on", "in_band_s", "requests.ndjson"),
     ]
+    off = facts.evidence.last("proof.off")
+    lifted = [Stage("fault off", "proven by what it did", at(off) if off else None, lines_of(off))]
+    in_band = stage("p99 back in band", "every 10 s window in the SLA from here on", "in_band_s", "requests.ndjson")
+    return [*([] if facts.route else moves), *(lifted if facts.held else starts), in_band]
 
 
 def gpu_reset(facts: Facts) -> list[Stage]:
