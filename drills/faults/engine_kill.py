@@ -101,14 +101,18 @@ class EngineKill:
         now = next((r for r in target.replicas() if r.name == victim["name"]), None)
         server_alive = bool(victim["pid"]) and host.alive(victim["pid"], victim["pid_start"])
         same = now is not None and (now.uid, now.pid) == (victim["uid"], victim["pid"])
+        gone = not host.alive(victim["engine_pid"], victim["engine_start"])
+        serving = server_alive and same and now is not None and now.ready
+        server = "says it is ready" if serving else "is not ready" if server_alive else "is gone"
         return {
             "what": f"engine of {victim['name']}",
+            "meaning": f"{'gone' if gone else 'still there'}, its server {server}",
             "replica": victim["name"],
             "pid": victim["engine_pid"],
-            "engine_gone": not host.alive(victim["engine_pid"], victim["engine_start"]),
+            "engine_gone": gone,
             "server_pid": victim["pid"],
             "server_gone": not server_alive,
-            "serving": server_alive and same and now is not None and now.ready,
+            "serving": serving,
         }
 
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
