@@ -1,5 +1,7 @@
-.PHONY: setup drill test check bench clean
+.PHONY: setup drill test check bench clean setup-vllm test-vllm
 BIN := .venv/bin
+# Which engine the tests face, and where it and its model are.
+VLLM := DRILL_CONTRACT_ENGINE=vllm DRILL_VLLM=$(CURDIR)/.cache/vllm/venv/bin/vllm DRILL_VLLM_MODEL=$(CURDIR)/.cache/vllm/model
 
 setup: .venv/.installed  ## make .venv with pinned versions, fetch Prometheus and Alertmanager
 
@@ -11,6 +13,13 @@ drill: setup  ## the first drill: a GPU is lost and reset on the embedded lab
 
 test: setup  ## all tests that this machine can run
 	@$(BIN)/pytest
+
+setup-vllm:  ## real vLLM for the CPU in .cache/vllm (6 GB, minutes), for `--engine vllm` and test-vllm
+	@tools/setup-vllm.sh
+
+test-vllm: setup setup-vllm  ## the contract suite and the four drills against real vLLM (an hour)
+	@$(VLLM) $(BIN)/pytest -n0 -m "not emulator" tests/contract/test_engine_*.py
+	@$(VLLM) $(BIN)/pytest -n0 -rP tests/vllm
 
 check: setup  ## lint, format and types
 	@$(BIN)/ruff check

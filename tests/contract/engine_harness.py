@@ -1,6 +1,7 @@
 """Runs an engine and talks to it over raw sockets, for the contract suite.
 
-Every case is stated in bytes and HTTP, so the same suite can face another kind of engine: a kind is one
+Every case is stated in bytes and HTTP, so the same suite faces two kinds of engine: the emulator, and with
+DRILL_CONTRACT_ENGINE=vllm (`make test-vllm`) real vLLM, whose tiny model counts as the emulator does. A kind is one
 function that turns the suite's options into a command line.
 """
 
@@ -21,9 +22,14 @@ from typing import Any
 
 import psutil
 
+from drills.lab import tiny_model, vllm_engine
+
 MODEL = "tiny"
 CORE_TITLE = "VLLM::EngineCore"
-DEADLINE_S = 20.0
+CHOSEN = os.environ.get("DRILL_CONTRACT_ENGINE", "emulator")
+REAL = CHOSEN == "vllm"
+DEADLINE_S = 90.0 if REAL else 20.0
+START_S = 300.0 if REAL else 20.0
 Options = dict[str, str | bool]
 
 
@@ -35,7 +41,46 @@ def emulator_command(port: int, options: Options) -> list[str]:
     return command
 
 
-KINDS: dict[str, Callable[[int, Options], list[str]]] = {"emulator": emulator_command}
+#: In a block are as many tokens as the CPU build likes; the suite's own block size is half of that.
+BLOCK = 32
+#: How fast an emulator is and how it is called: settings that a real engine does not have.
+EMULATED = frozenset(
+    [
+        "startup_s",
+        "step_base_ms",
+        "step_per_seq_ms",
+        "prefill_tokens_per_s",
+        "drain_teardown_s",
+        "orphan_lives_s",
+        "name",
+        "gpu_uuid",
+    ]
+)
+
+
+def real_options(options: Options) -> Options:
+    """Return the options that make a difference to real vLLM, in its words."""
+    real = {k: v for k, v in options.items() if k not in EMULATED}
+    blocks, size = real.pop("kv_blocks", None), int(real.pop("block_size", 16))
+    if blocks is not None:
+        real["num_gpu_blocks_override"] = str(int(blocks) * size // BLOCK)
+    if real.pop("no_prefix_cache", False):
+        real["no_enable_prefix_caching"] = True
+    if "shutdown_timeout" in real:  # whole seconds
+        real["shutdown_timeout"] = str(max(1, round(float(real["shutdown_timeout"]))))
+    return {"block_size": str(BLOCK), **real}
+
+
+def vllm_command(port: int, options: Options) -> list[str]:
+    device = options.pop("gpu_device", None)
+    real = {"host": "127.0.0.1", "port": str(port), "served_model_name": MODEL, **real_options(options)}
+    flags = [f"--{k.replace('_', '-')}" + ("" if v is True else f"={v}") for k, v in real.items()]
+    model = Path(os.environ["DRILL_VLLM_MODEL"])
+    return vllm_engine.argv(vllm_engine.executable(), tiny_model.make(model), *flags, device=str(device or "") or None)
+
+
+_COMMANDS: dict[str, Callable[[int, Options], list[str]]] = {"emulator": emulator_command, "vllm": vllm_command}
+KINDS = {CHOSEN: _COMMANDS[CHOSEN]}
 
 
 def free_port() -> int:
@@ -181,6 +226,7 @@ class Engine:
     port: int
     process: subprocess.Popen[bytes]
     log: Path
+    options: Options = field(default_factory=dict)
     known: dict[int, float] = field(default_factory=dict)  # pid → create time of processes to clean up
 
     # ---- HTTP -----------------------------------------------------------------------------------------
@@ -268,11 +314,12 @@ class Engine:
 
         def look() -> bool:
             children = psutil.Process(self.process.pid).children()
-            found[:] = [p for p in children if (p.cmdline() or [""])[0] == CORE_TITLE]
+            found[:] = [p for p in children if (p.cmdline() or [""])[0].strip() == CORE_TITLE]
             return bool(found)
 
         until(look, "a child titled VLLM::EngineCore")
-        self.known[found[0].pid] = found[0].create_time()
+        for process in (found[0], *found[0].children()):  # real vLLM has a worker below its core
+            self.known[process.pid] = process.create_time()
         return found[0]
 
     def signal(self, number: signal.Signals) -> float:
@@ -284,9 +331,14 @@ class Engine:
         return self.process.wait(timeout_s)
 
     def clean_up(self) -> None:
+        """End what is left: a core whose API server was killed, and its worker; its resource tracker ends by itself."""
         with contextlib.suppress(AssertionError, psutil.Error):
             if self.process.poll() is None:
                 self.core()
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10 if REAL else 0.01)
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(DEADLINE_S)
@@ -304,9 +356,9 @@ def starting(kind: str, folder: Path, **options: str | bool) -> Iterator[Engine]
     log = folder / f"engine-{port}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            KINDS[kind](port, options), stderr=out, stdout=out, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+            KINDS[kind](port, dict(options)), stderr=out, stdout=out, env=os.environ | {"PYTHONUNBUFFERED": "1"}
         )
-    engine = Engine(kind, port, process, log)
+    engine = Engine(kind, port, process, log, identity(options))
     try:
         yield engine
     finally:
@@ -317,7 +369,50 @@ def starting(kind: str, folder: Path, **options: str | bool) -> Iterator[Engine]
 def running(kind: str, folder: Path, **options: str | bool) -> Iterator[Engine]:
     """Start an engine and wait until it is healthy."""
     with starting(kind, folder, **options) as engine:
-        until(lambda: engine.health() == 200 or engine.process.poll() is not None, "the engine is healthy")
+        until(lambda: engine.health() == 200 or engine.process.poll() is not None, "the engine is healthy", START_S)
         assert engine.process.poll() is None, engine.log.read_text()
         engine.core()
         yield engine
+
+
+class Pool:
+    """Starts engines for tests. Real ones take most of a minute, so the last one is kept while it is as good as new."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Engine, contextlib.ExitStack] | None = None
+
+    @contextlib.contextmanager
+    def borrow(self, kind: str, folder: Path, **options: str | bool) -> Iterator[Engine]:
+        """Give an engine with these options; afterwards it is kept, or ended."""
+        wanted = identity(options)
+        if self._kept is None or self._kept[0].options != wanted or not pristine(self._kept[0]):
+            self.close()
+            stack = contextlib.ExitStack()
+            self._kept = stack.enter_context(running(kind, folder, **options)), stack
+        (engine, stack), self._kept = self._kept, None
+        try:
+            yield engine
+        finally:
+            if REAL and pristine(engine) and self._kept is None:
+                self._kept = engine, stack
+            else:
+                stack.close()
+
+    def close(self) -> None:
+        """End the engine that is kept."""
+        if self._kept is not None:
+            self._kept[1].close()
+            self._kept = None
+
+
+def identity(options: Options) -> Options:
+    """Return what makes one real engine different from another: options, and settings in the environment."""
+    settings = {k: v for k, v in os.environ.items() if k.startswith("VLLM_")}
+    return {k: v for k, v in options.items() if k not in EMULATED} | settings
+
+
+def pristine(engine: Engine) -> bool:
+    """Whether the engine is up and idle."""
+    with contextlib.suppress(OSError, AssertionError):
+        return engine.health() == 200 and engine.running() == engine.waiting() == 0
+    return False

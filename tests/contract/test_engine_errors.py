@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.engine_harness import KINDS, Engine, running
+from tests.contract.engine_harness import KINDS, Engine, Pool
 
 HI = [{"role": "user", "content": "hi"}]
 LONG = [{"role": "user", "content": "word " * 600}]
 
 
 @pytest.fixture(scope="module", params=sorted(KINDS))
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with running(request.param, tmp_path_factory.mktemp("engine"), max_model_len="512", step_base_ms="4") as e:
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Iterator[Engine]:
+    with pool.borrow(request.param, tmp_path_factory.mktemp("engine"), max_model_len="512", step_base_ms="4") as e:
         yield e
 
 

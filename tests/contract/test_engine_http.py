@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engine_harness import KINDS, Engine, running, until
+from tests.contract.engine_harness import KINDS, Engine, Pool, until
 
 JSON_TYPE = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module", params=sorted(KINDS))
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Iterator[Engine]:
     folder: Path = tmp_path_factory.mktemp("engine")
-    with running(request.param, folder, max_model_len="512", step_base_ms="4") as e:
+    with pool.borrow(request.param, folder, max_model_len="512", step_base_ms="4") as e:
         yield e
 
 
@@ -202,7 +202,7 @@ def test_health_and_metrics_are_not_counted(engine: Engine) -> None:
 
 def test_the_prefix_cache_hits_in_whole_blocks(engine: Engine) -> None:
     block = int(re.findall(r'[{,]block_size="(\d+)"', engine.get("/metrics").body.decode())[0])
-    words = " ".join(f"prefix{i}" for i in range(400))
+    words = " ".join(f"t{i}" for i in range(400))
     value = {"messages": [{"role": "user", "content": words}], "max_tokens": 1}
     prompt = engine.post("/v1/chat/completions", value).json()["usage"]["prompt_tokens"]
     hits, queries = (engine.metric(f"vllm:prefix_cache_{n}_total") for n in ("hits", "queries"))
@@ -212,7 +212,7 @@ def test_the_prefix_cache_hits_in_whole_blocks(engine: Engine) -> None:
 
 
 def test_the_next_turn_of_a_chat_hits_what_was_generated(engine: Engine) -> None:
-    first = [{"role": "user", "content": " ".join(f"turn{i}" for i in range(40))}]
+    first = [{"role": "user", "content": " ".join(f"t{i}" for i in range(40))}]
     answer = engine.post("/v1/chat/completions", {"messages": first, "max_tokens": 40, "ignore_eos": True}).json()
     usage, said = answer["usage"], answer["choices"][0]["message"]
     hits = engine.metric("vllm:prefix_cache_hits_total")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engine_harness import KINDS, Conversation, Engine, Reply, running, until
+from tests.contract.engine_harness import KINDS, Conversation, Engine, Pool, Reply, until
 
 BUSY = {
     "message": "The engine is currently busy and cannot accept new requests. "
@@ -22,14 +22,15 @@ BUSY = {
     "param": None,
     "code": 503,
 }
+HI = [{"role": "user", "content": "hi"}]
 Start = Callable[..., Engine]
 
 
 @pytest.fixture(params=sorted(KINDS))
-def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+def start(request: pytest.FixtureRequest, tmp_path: Path, pool: Pool) -> Iterator[Start]:
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(
-            running(request.param, tmp_path, **({"step_base_ms": "4"} | options))
+            pool.borrow(request.param, tmp_path, **({"step_base_ms": "4"} | options))
         )
 
 
@@ -77,12 +78,12 @@ def test_a_full_queue_rejects_before_headers_and_takes_requests_again_later(star
         for talk in talks:
             talk.tokens(1)
         for stream in (True, False):
-            reply = engine.post("/v1/chat/completions", {"messages": [{"content": "hi"}], "stream": stream})
+            reply = engine.post("/v1/chat/completions", {"messages": HI, "stream": stream})
             assert (reply.status, reply.json()) == (503, {"error": BUSY})
             assert "retry-after" not in reply.headers
         assert engine.metric("vllm:admission_rejections_total", reason="max_num_queued_reqs") == 2
         finish_all(talks)
-    assert engine.post("/v1/chat/completions", {"messages": [{}], "max_tokens": 1}).status == 200
+    assert engine.post("/v1/chat/completions", {"messages": HI, "max_tokens": 1}).status == 200
 
 
 def test_a_burst_is_rejected_in_either_form_but_never_served(start: Start) -> None:
@@ -156,8 +157,9 @@ def test_a_stopped_api_server_does_not_stop_the_engine_and_sends_all_it_missed_a
     assert max(len(d.split()) for d in deltas) > 300
 
 
+@pytest.mark.emulator
 def test_cached_prompts_are_faster_and_can_be_switched_off(start: Start) -> None:
-    words = " ".join(f"p{i}" for i in range(2000))
+    words = " ".join(f"t{i}" for i in range(2000))
     value = {"messages": [{"role": "user", "content": words}], "max_tokens": 1}
     slow = {"prefill_tokens_per_s": "8000", "max_model_len": "4096"}
 

@@ -51,14 +51,14 @@ class Ran:
 class Driller:
     """`drill` with a lab folder and a reports folder of its own."""
 
-    def __init__(self, lab_dir: Path, reports: Path, port_base: int) -> None:
-        self.reports, self.port_base = reports, port_base
+    def __init__(self, lab_dir: Path, reports: Path, port_base: int, timeout_s: float = RUN_TIMEOUT_S) -> None:
+        self.lab_dir, self.reports, self.port_base, self.timeout_s = lab_dir, reports, port_base, timeout_s
         self.env = {**os.environ, "DRILL_LAB_DIR": str(lab_dir)}
 
     def __call__(self, *words: str, cwd: Path | None = None) -> Ran:
         """Run a command to its end."""
         done = subprocess.run(
-            [*DRILL, *words], env=self.env, cwd=cwd, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False
+            [*DRILL, *words], env=self.env, cwd=cwd, capture_output=True, text=True, timeout=self.timeout_s, check=False
         )
         return Ran(done.returncode, done.stdout, done.stderr, self.latest())
 
