@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -9,8 +10,10 @@ from drills.model import CheckResult, Verdict
 from tests.unit import runs
 from tests.unit.runs import Run
 
+IN_FLIGHT: Literal["in_flight_on_victim"] = "in_flight_on_victim"
 
-def judge(run: Run, folder: Path, max_hung: int = 0) -> CheckResult:
+
+def judge(run: Run, folder: Path, max_hung: int | Literal["in_flight_on_victim"] = 0) -> CheckResult:
     """Judge the run as it is: what the generator said is not adjusted."""
     return CHECKS["accounted"].judge(read(run.write(folder)), AccountedParams(max_hung=max_hung))
 
@@ -52,6 +55,31 @@ def test_fail_when_a_request_hung(tmp_path: Path) -> None:
     run.recount()
     assert (judge(run, tmp_path).verdict, judge(run, tmp_path).value) == (Verdict.FAIL, 2)
     assert judge(run, tmp_path, max_hung=2).verdict is Verdict.PASS
+
+
+def test_what_a_victim_had_in_flight_may_hang_where_that_is_said(tmp_path: Path) -> None:
+    run = runs.healthy()
+    on_victim = sorted(runs.healthy().evidence(tmp_path / "before").in_flight_on_victims)
+    assert on_victim
+    run.fail([run.requests[arrival] for arrival in on_victim], "hung", None)
+    run.recount()
+    row = judge(run, tmp_path / "a", IN_FLIGHT)
+    assert (row.verdict, row.value, row.bound) == (Verdict.PASS, len(on_victim), len(on_victim))
+    assert judge(run, tmp_path / "b").verdict is Verdict.FAIL
+
+
+def test_fail_when_another_request_hung_than_the_victim_had(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.fail(run.requests[1500:1501], "hung", None)
+    run.recount()
+    row = judge(run, tmp_path, IN_FLIGHT)
+    assert (row.verdict, row.reason) == (Verdict.FAIL, "1 of 1 that hung were not in flight on the victim")
+
+
+def test_inconclusive_without_a_ledger_where_the_victim_s_streams_may_hang(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.has_ledger = False
+    assert judge(run, tmp_path, IN_FLIGHT).verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("drawn", [None, 0, "absent"])
