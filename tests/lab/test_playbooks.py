@@ -38,8 +38,7 @@ def _blocks(playbook: str) -> list[str]:
 
 def environment(lab: Lab) -> dict[str, str]:
     """The lab's addresses under the playbooks' names."""
-    base = lab.data["port_base"]
-    replicas = [f"http://127.0.0.1:{base + 100 + index}" for index in range(lab.data["expected_replicas"])]
+    replicas = [r["engine"] for r in lab.control().status()["replicas"] if r["role"] == "primary"]
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "DRILL_LAB_DIR": str(lab.dir),
