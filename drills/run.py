@@ -400,7 +400,7 @@ def worth_saying(event: str, data: Json) -> str | None:
             return f"{data['fault']}: {'proven' if data['ok'] else 'NOT proven'} {event.removeprefix('proof.')}"
         case "replica" if data.get("change") in ("gone", "started", "ready"):
             return f"{data['replica']}: {data['change']}"
-        case "alert" if data["source"] == "prometheus" and data["state"] != "pending":
+        case "alert" if data["source"] == "prometheus" and "firing" in (data["state"], data["was"]):
             return f"alert {data['alert']}: {'over' if data['state'] == 'inactive' else data['state']}"
         case "notified":
             return f"alert {data['alert']}: notified, {data['status']}"

@@ -78,15 +78,19 @@ def _client(ev: Evidence, params: EngineVsClientParams) -> list[float]:
 
 def _engine(ev: Evidence, metric: str, span: Span) -> Json | str:
     """Return the engines' own mean over the load's requests, or why it cannot be told."""
-    names = engines.primaries(ev)
-    total = engines.rise(ev, names, f"{metric}_sum", span.begin, span.end)
-    count = engines.rise(ev, names, f"{metric}_count", span.begin, span.end)
-    if total is None or not count:
+    total = count = 0.0
+    ours: int | None = 0 if ev.has_ledger else None
+    for name in engines.primaries(ev):
+        added = engines.inside(engines.counter(ev, name, f"{metric}_sum"), span.begin, span.end)
+        counted = engines.inside(engines.counter(ev, name, f"{metric}_count"), span.begin, span.end)
+        if added is None or counted is None:
+            continue
+        total, count = total + added[2], count + counted[2]
+        if ours is not None:
+            ours += _answered(ev, name, metric, counted[0], counted[1])
+    if not count:
         return f"no engine told its {metric} in that time"
-    if metric == "tpot":  # counted per token, so that completions of one token do not enter
-        return {"mean_s": seconds(total / count), "count": round(count), "not_ours": 0}
-    ours = _first_bytes(ev, span)
-    if ours is None:
+    if metric == "tpot" or ours is None:  # tpot is counted per further token: completions of one have none
         return {"mean_s": seconds(total / count), "count": round(count), "not_ours": None}
     if ours < MIN_N or count < COUNTED_MIN * ours:
         return f"the engines counted {count:.0f} answers and the ledger {ours}: counters were reset in between"
@@ -96,12 +100,12 @@ def _engine(ev: Evidence, metric: str, span: Span) -> Json | str:
     return {"mean_s": seconds(mean), "count": round(count), "not_ours": round(others), "probe_s": seconds(probe_s)}
 
 
-def _first_bytes(ev: Evidence, span: Span) -> int | None:
-    """Return how many of the run's attempts were answered by primaries, by the ledger; None without one."""
-    if not ev.has_ledger:
-        return None
-    inside = pl.col("first_byte").is_between(span.begin, span.end)
-    return ev.ledger.filter(pl.col("arrival").is_not_null() & (pl.col("role") == "primary") & inside).height
+def _answered(ev: Evidence, replica: str, metric: str, begin: float, end: float) -> int:
+    """Return how many of the run's attempts the replica answered in that time, by the ledger."""
+    stamp = pl.col("first_byte" if metric == "ttft" else "last_byte").is_between(begin, end, closed="right")
+    whole = pl.lit(True) if metric == "ttft" else pl.col("close") == "complete"
+    mine = pl.col("arrival").is_not_null() & (pl.col("replica") == replica) & pl.col("first_byte").is_not_null()
+    return ev.ledger.filter(mine & stamp & whole).height
 
 
 def _probe_s(ev: Evidence, span: Span) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,15 +58,17 @@ def rise(ev: Evidence, replicas: Sequence[str], name: str, begin: float, end: fl
 
     A replica that is not there for a part of the time counts with what it told.
     """
-    found = [_between(counter(ev, replica, name), begin, end) for replica in replicas]
-    known = [value for value in found if value is not None]
+    found = [inside(counter(ev, replica, name), begin, end) for replica in replicas]
+    known = [read[2] for read in found if read is not None]
     return sum(known) if known else None
 
 
-def _between(series: Counter, begin: float, end: float) -> float | None:
-    """As `Counter.rise`, with whatever readings there are inside."""
-    inside = [i for i, time in enumerate(series.times) if begin <= time <= end]
-    return series.totals[inside[-1]] - series.totals[inside[0]] if len(inside) > 1 else None
+def inside(series: Counter, begin: float, end: float) -> tuple[float, float, float] | None:
+    """Return the first and the last reading's time in that stretch, and the rise between them."""
+    first, last = bisect_left(series.times, begin), bisect_right(series.times, end) - 1
+    if last <= first:
+        return None
+    return series.times[first], series.times[last], series.totals[last] - series.totals[first]
 
 
 def primaries(ev: Evidence) -> list[str]:

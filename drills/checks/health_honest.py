@@ -75,7 +75,7 @@ class HealthHonest(Check[HealthHonestParams]):
         if not proven:
             return cls.unclear("no replica stopped answering for as long as that: nothing could lie", **row)
         agreed = f"{', '.join(sorted(proven))} stopped answering, and the health endpoints said so"
-        return cls.result(Verdict.PASS, f"{agreed}; at most {value:g} s of disagreement", **row)
+        return cls.result(Verdict.PASS, f"{agreed}; at most {value:.1f} s of disagreement", **row)
 
 
 def _samples(ev: Evidence, probe: str, subject: str | None = None) -> list[Json]:

@@ -42,17 +42,18 @@ class AlertWatch:
         for labels, state, alert in found:
             key = (source, repr(sorted(labels.items())))
             now[key] = (state, labels)
-            if self.states.get(key, ("inactive", {}))[0] != state:
-                self._say(source, labels, state, alert)
+            was = self.states.get(key, ("inactive", {}))[0]
+            if was != state:
+                self._say(source, labels, (was, state), alert)
         for key, (state, labels) in list(self.states.items()):
             if key[0] == source and key not in now and state != "inactive":
-                self._say(source, labels, "inactive", {})
+                self._say(source, labels, (state, "inactive"), {})
                 del self.states[key]
         self.states.update(now)
         counts = [state for state, _ in now.values()]
         return {"pending": counts.count("pending"), "firing": counts.count("firing")}
 
-    def _say(self, source: str, labels: Json, state: str, alert: Json) -> None:
+    def _say(self, source: str, labels: Json, change: tuple[str, str], alert: Json) -> None:
         # Prometheus tells since when the condition holds; Alertmanager's startsAt is when the alert fired.
         active, fired = alert.get("activeAt"), alert.get("startsAt")
         self.tell(
@@ -60,7 +61,8 @@ class AlertWatch:
             {
                 "alert": labels.get("alertname", ""),
                 "labels": {k: v for k, v in sorted(labels.items()) if k != "alertname"},
-                "state": state,
+                "state": change[1],
+                "was": change[0],
                 "active_at": wall(active),
                 "fired_at": wall(fired),
                 "value": alert.get("value"),

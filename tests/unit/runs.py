@@ -18,6 +18,7 @@ from drills import evidence
 from drills.checks import CHECKS
 from drills.evidence import Evidence
 from drills.model import CheckResult
+from tests.unit import probed
 
 Json = dict[str, Any]
 
@@ -26,6 +27,7 @@ START, WALL = 1000.0, 1796005995.0
 BASELINE, FAULT, RECOVERY, END = START + 10, START + 70, START + 130, START + 170
 HIT, MOVED, READY, BACK = FAULT + 0.03, FAULT + 1.1, FAULT + 20, FAULT + 20.5
 VICTIM = "replica-1"
+REPLICAS = ("replica-0", VICTIM, "replica-2")
 GPU = "GPU-5f0c8a9e-1111-2222-3333-444455556666"
 SERVICE_S, TTFT_S = 0.8, 0.1
 SLA = {
@@ -46,6 +48,10 @@ ALL_CHECKS: list[Json] = [
     {"check": "recovery", "params": {"within": 40.0}},
     {"check": "accounted", "params": {}},
     {"check": "untouched", "params": {}},
+    {"check": "cache_recovery", "params": {"within": 20.0}},
+    {"check": "engine_vs_client", "params": {"max": 0.05}},
+    {"check": "health_honest", "params": {}},
+    {"check": "metrics", "params": {"preset": "serving-minimum"}},
 ]
 
 
@@ -118,7 +124,7 @@ def healthy(rate: float = 20.0) -> Run:
     run = Run(plan=plan())
     for arrival in range(int((END - START) * rate)):
         _arrive(run, arrival, START + arrival / rate)
-    run.samples = samples()
+    run.samples = samples(rate)
     _events(run)
     run.recount()
     return run
@@ -186,8 +192,8 @@ def _arrive(run: Run, arrival: int, at: float) -> None:
     run.ledger.append(attempt(arrival, at, replica))
 
 
-def samples() -> list[Json]:
-    """Return what the probes wrote: alerts, router and the generator's heartbeat, once a second."""
+def samples(rate: float = 20.0) -> list[Json]:
+    """Return what the probes wrote once a second: alerts, router, engines, GPUs and the generator's heartbeat."""
     found: list[Json] = []
     for second in range(int(END - START)):
         mono = START + second + 0.3
@@ -198,7 +204,21 @@ def samples() -> list[Json]:
             base | {"probe": "router", "subject": "router", "values": {"vllm_router_active_workers": 3 - down}}
         )
         found.append(base | {"probe": "load", "subject": "generator", "values": {"n": second, "cpu": 0.2}})
+        for name in REPLICAS:
+            found += probed.engine(mono, name, _counters(name, mono, rate / len(REPLICAS)))
+        if second % 5 == 0:
+            found.append(probed.gpus(mono, [GPU]))
     return found
+
+
+def _counters(name: str, mono: float, rate: float) -> Json | None:
+    """Return an engine's counters; the victim's are away until READY and then begin again."""
+    away = name == VICTIM and HIT <= mono < READY
+    since = BACK if name == VICTIM and mono >= READY else START
+    served = max(0.0, mono - since) * rate
+    if name != VICTIM:  # and what the victim could not take
+        served += max(0.0, min(mono, BACK) - HIT) * rate / 2
+    return None if away else probed.counters(served, int(mono - since), TTFT_S, SERVICE_S, since)
 
 
 def plan(checks: list[Json] | None = None) -> Json:
@@ -215,7 +235,7 @@ def plan(checks: list[Json] | None = None) -> Json:
 
 
 def _events(run: Run) -> None:
-    names = ["replica-0", VICTIM, "replica-2"]
+    names = list(REPLICAS)
     pinned = {
         "name": VICTIM,
         "uid": "u1",
@@ -231,6 +251,8 @@ def _events(run: Run) -> None:
     run.tell(START - 3, "header", run=RUN, experiment="pod-kill", seed=7, plan=run.plan)
     run.tell(START - 2, "gate", ok=True, replicas=[{"name": n, "ok": True} for n in names], alerts=[], reason="")
     run.tell(START, "load.started", pid=1)
+    for name in names:
+        run.tell(START + 0.3, "metrics.names", replica=name, names=probed.NAMES, absent=["swapped"])
     for at, phase in ((START, "warmup"), (BASELINE, "baseline"), (FAULT, "fault"), (RECOVERY, "recovery")):
         run.tell(at, "phase", phase=phase, planned_s=60.0)
     run.tell(FAULT + 0.005, "receipt", receipt=receipt)

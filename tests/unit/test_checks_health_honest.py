@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+
+from drills.model import Verdict
+from tests.unit import runs
+from tests.unit.runs import BACK, HIT, READY, VICTIM, Run, judge
+
+
+def said(run: Run, begin: float, end: float, status: int | None, name: str = VICTIM) -> Run:
+    """In that time the replica's health endpoint gives this answer."""
+    for s in run.samples:
+        if s["probe"] == "health" and s["subject"] == name and begin <= s["mono"] < end:
+            s["values"]["status"] = status
+    return run
+
+
+def test_pass(tmp_path: Path) -> None:
+    row = judge(runs.healthy(), tmp_path, "health_honest")
+    assert (row.verdict, row.value, row.bound, row.n) == (Verdict.PASS, 0.0, 5.0, 3)
+    assert row.detail["replicas"][VICTIM] == {"200": 80, "none": 20}
+    assert row.detail["not_completing_s"] == {VICTIM: pytest.approx(19.0)}
+
+
+@pytest.mark.parametrize("status", [503, 500, None])
+def test_every_answer_but_200_says_that_a_replica_is_ill(tmp_path: Path, status: int | None) -> None:
+    run = said(runs.healthy(), HIT, READY, status)
+    assert judge(run, tmp_path, "health_honest").verdict is Verdict.PASS
+
+
+def test_fail_when_it_says_well_while_nothing_completes(tmp_path: Path) -> None:
+    row = judge(said(runs.healthy(), HIT, READY, 200), tmp_path, "health_honest")
+    assert row.verdict is Verdict.FAIL
+    assert row.value == pytest.approx(19.0)
+    assert (
+        row.reason == "replica-1: its health endpoint said 200 while no completion of it worked for 19.0 s; 5 s allowed"
+    )
+
+
+def test_a_short_disagreement_is_allowed(tmp_path: Path) -> None:
+    run = said(runs.healthy(), HIT, HIT + 5, 200)
+    row = judge(run, tmp_path, "health_honest")
+    assert row.verdict is Verdict.PASS
+    assert row.value == pytest.approx(4.0)
+    assert judge(run, tmp_path, "health_honest", within=3.0).verdict is Verdict.FAIL
+
+
+def test_fail_when_a_replica_that_completes_is_called_ill(tmp_path: Path) -> None:
+    row = judge(said(runs.healthy(), BACK, BACK + 12, 503, "replica-2"), tmp_path, "health_honest")
+    assert row.verdict is Verdict.FAIL
+    assert row.value == pytest.approx(11.0)
+    assert "replica-2: its health endpoint said no while completions of it worked" in row.reason
+
+
+def test_inconclusive_when_no_replica_stopped_answering(tmp_path: Path) -> None:
+    run = said(runs.healthy(), HIT, READY, 200)
+    for s in run.samples:
+        if s["probe"] == "completion" and not s["ok"]:
+            s |= {"ok": True, "values": {"ttft_ms": 20.0, "tokens": 1}}
+    row = judge(run, tmp_path, "health_honest")
+    assert (row.verdict, "nothing could lie" in row.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_inconclusive_when_nobody_asked(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.samples = [s for s in run.samples if s["probe"] != "health"]
+    assert judge(run, tmp_path / "a", "health_honest").verdict is Verdict.INCONCLUSIVE
+    run = runs.healthy()
+    run.samples = [s for s in run.samples if s["probe"] != "health" or not HIT < s["mono"] < READY]
+    row = judge(run, tmp_path / "b", "health_honest")
+    assert (row.verdict, "was not asked for" in row.reason) == (Verdict.INCONCLUSIVE, True)
+    assert judge(runs.quiet(), tmp_path / "c", "health_honest").verdict is Verdict.INCONCLUSIVE
