@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from drills.checks.watching import blind
-from drills.evidence import Evidence, at
-from drills.model import Event, Json, Phase
+from drills.checks.watching import blind, on
+from drills.evidence import Evidence
+from drills.model import Json, Phase
 from drills.strictjson import is_number
 
 WINDOW_S: Final = 10.0
@@ -86,16 +86,14 @@ class Series:
 class Rule:
     """What one fault in the network swallowed: new connections by the rule's own counter."""
 
-    counted: Series
+    counted: Series  # without the health checks
     begin: float
     end: float
-    background: float  # health checks a second, which the counter counts as well
     repeats: float  # how often the kernel may have sent one and the same SYN; inf: what was dropped may have come
 
     def most(self, begin: float, end: float) -> float:
-        """Return the new connections without the health checks."""
-        on_s = max(0.0, min(end, self.end) - max(begin, self.begin))
-        return max(0.0, self.counted.between(begin, end) - self.background * on_s)
+        """Return the new connections that may all be attempts."""
+        return self.counted.between(begin, end)
 
     def least(self, begin: float, end: float) -> float:
         """Return how many of them are attempts for certain."""
@@ -187,16 +185,24 @@ def _rules(ev: Evidence, background: float) -> tuple[list[Rule], str]:
         ]
         if not looks and not _cuts(receipt):
             continue
-        begin, end = _on(ev, receipt)
+        begin, end = on(ev, receipt)
         low, high = blind((mono for mono, _ in looks), begin, end)
         if not looks or high - low > COUNTER_GAP_S:
             return found, f"nobody looked at the counter of {receipt['fault']} for {high - low:.1f} s"
-        looks = [(begin, 0.0), *((mono, new) for mono, new in sorted(looks) if mono > begin)]
-        grown = accumulate((new for _, new in looks), max)
-        series = Series([mono for mono, _ in looks], list(grown))
-        victims = len(receipt["victims"]) or 1
-        found.append(Rule(series, begin, end, background * victims, _repeats(receipt, end - begin)))
+        rate = background * (len(receipt["victims"]) or 1)
+        found.append(Rule(_beyond(looks, begin, rate), begin, end, _repeats(receipt, end - begin)))
     return found, ""
+
+
+def _beyond(looks: Iterable[tuple[float, float]], begin: float, background: float) -> Series:
+    """Return a rule's count without the health checks, which come one by one and not by the clock.
+
+    What was seen beyond them stays seen: it is the most that there ever was, so that a second without a check takes
+    nothing back.
+    """
+    after = [(begin, 0.0), *((mono, new) for mono, new in sorted(looks) if mono > begin)]
+    beyond = accumulate((max(0.0, new - background * (mono - begin)) for mono, new in after), max)
+    return Series([mono for mono, _ in after], list(beyond))
 
 
 def _counts(values: Json) -> bool:
@@ -207,17 +213,6 @@ def _cuts(receipt: Json) -> bool:
     """Whether a rule of the receipt stands in the way of packets: its undo takes one out."""
     undo = receipt.get("undo")
     return isinstance(undo, list) and any(isinstance(step, dict) and step.get("do") == "unrule" for step in undo)
-
-
-def _on(ev: Evidence, receipt: Json) -> tuple[float, float]:
-    """Return when that fault was on."""
-
-    def mine(name: str) -> list[Event]:
-        return [e for e in ev.of(name) if e.data.get("receipt") == receipt["id"]]
-
-    hits, ends = mine("inject.hit"), [*mine("revert.end"), *mine("proof.off")]
-    begin = at(hits[0]) if hits else ev.t_inject if ev.t_inject is not None else ev.ended
-    return begin, max(begin, min((e.mono for e in ends), default=ev.ended))
 
 
 def _repeats(receipt: Json, on_s: float) -> float:

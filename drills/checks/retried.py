@@ -14,8 +14,6 @@ from drills.evidence import Evidence
 from drills.model import CheckResult, Outcome, Phase, Verdict
 from drills.params import Params, Rate, Share
 
-#: Fewer hits than these show nothing about a share.
-HITS_MIN = 5
 #: How an attempt ends at a replica that failed it.
 _CUT = ("refused", "upstream_reset", "upstream_fin", "cut")
 
@@ -130,8 +128,7 @@ class Retried(Check[RetriedParams]):
             return cls.unclear(attempts.unknown, **row)
         if not found.count:
             return cls.unclear("nothing to retry: no request was hit before its first token", **row)
-        if n < HITS_MIN:
-            fallback = f", {found.degraded} got a degraded answer" if found.degraded else ""
-            return cls.unclear(f"{found.count} requests were hit{fallback}: too few left for retries to save", **row)
+        if not n:
+            return cls.unclear(f"nothing was left to retry: all {found.count} hit got a degraded answer", **row)
         told = f"{n - lost} of {n} hit requests were saved by a retry; {100 * params.min_share:.3g} % are needed"
         return cls.result(verdict, told, **row)

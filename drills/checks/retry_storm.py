@@ -42,6 +42,15 @@ class Seen:
     chance: float  # that so many come of the limit by accident
     chance_least: float  # the same of those that are attempts for certain
 
+    @property
+    def excess(self) -> float:
+        """Return how far it is over what is allowed."""
+        return self.ratio - self.limit
+
+    def over(self, rare: float, *, least: bool = False) -> bool:
+        """Whether it is over by more than chance explains."""
+        return self.ratio > self.limit and (self.chance_least if least else self.chance) < rare
+
 
 class RetryStorm(Check[RetryStormParams]):
     """The largest of three ratios decides, in every window of 10 s and over the whole of each stretch."""
@@ -56,7 +65,7 @@ class RetryStorm(Check[RetryStormParams]):
 
     @classmethod
     def judge(cls, ev: Evidence, params: RetryStormParams) -> CheckResult:
-        """Compare attempts per request with 1 + budget, and later with 1.05."""
+        """Compare attempts per request with 1 + budget, and from `settles_within` after the fault with 1.05."""
         hit = ev.t_inject
         if hit is None:
             return cls.unclear(NO_INJECTION)
@@ -64,15 +73,17 @@ class RetryStorm(Check[RetryStormParams]):
         if attempts.baseline is None:
             return cls.unclear("there is no baseline to compare with")
         budget = budget_of(ev) if params.budget is None else params.budget
-        settled = ev.ended if ev.t_off is None else min(ev.ended, ev.t_off + params.settles_within)
-        fault = ev.t_off if ev.held and ev.t_off is not None else settled
-        during = _seen(attempts, hit, settled, ev.ended, 1.0 + budget, whole=fault)
-        after = _seen(attempts, settled, ev.ended, ev.ended, 1.0 + SETTLED, whole=ev.ended)
-        row = _row(ev, attempts, during, after, budget)
-        over = _over(during, after, least=True)
+        off = ev.ended if ev.t_off is None else ev.t_off
+        due = min(ev.ended, off + params.settles_within)
+        during = _seen(attempts, hit, due, ev.ended, 1.0 + budget, whole=off if off > hit else due)
+        after = _seen(attempts, off, ev.ended, ev.ended, 1.0 + SETTLED, whole=None)
+        late = _seen(attempts, due, ev.ended, ev.ended, 1.0 + SETTLED, whole=ev.ended)
+        rare = _rare(len(during) + len(after))
+        over = max((s for s in (*during, *late) if s.over(rare, least=True)), key=lambda s: s.excess, default=None)
+        row = _row(ev, attempts, during, after, budget, _settled_s(after, off, rare))
         if over is not None:
             return cls.result(Verdict.FAIL, _too_many(ev, over), **row | {"value": _r(over.ratio), "bound": over.limit})
-        if why := _unknown(ev, attempts, params, during, after):
+        if why := _unknown(ev, attempts, during, after, rare):
             return cls.unclear(why, **row)
         return cls.result(Verdict.PASS, _calm(during, after), **row)
 
@@ -88,12 +99,14 @@ def budget_of(ev: Evidence) -> float:
     return float(budget) if is_number(budget) and 0 <= budget <= 1 else BUDGET
 
 
-def _seen(attempts: Attempts, begin: float, until: float, ended: float, limit: float, *, whole: float) -> list[Seen]:
+def _seen(
+    attempts: Attempts, begin: float, until: float, ended: float, limit: float, *, whole: float | None
+) -> list[Seen]:
     """Return what was seen in each window that begins in [begin, until), and in all from `begin` to `whole`."""
-    windows = attempts.windows(begin, until, ended)
-    if windows:
-        windows.append(attempts.count(begin, max(whole, begin + WINDOW_S)))
-    found = (_at(attempts, place, count, limit) for count in windows for place in PLACES)
+    counts = attempts.windows(begin, until, ended)
+    if counts and whole is not None:
+        counts.append(attempts.count(begin, max(whole, begin + WINDOW_S)))
+    found = (_at(attempts, place, count, limit) for count in counts for place in PLACES)
     return [seen for seen in found if seen is not None]
 
 
@@ -115,35 +128,36 @@ def _at(attempts: Attempts, place: str, count: Count, limit: float) -> Seen | No
     )
 
 
-def _over(during: list[Seen], after: list[Seen], *, least: bool) -> Seen | None:
-    """Return the worst of what is over its limit by more than chance explains; None when nothing is.
-
-    Many windows are looked at, so each has to be as unlikely as one of all of them may be.
-    """
-    every = [*during, *after]
-    apart = math.ceil(len(every) * STEP_S / WINDOW_S) + 2 * len(PLACES)  # windows overlap; and two wholes
-    rare = (1.0 - stats.CONFIDENCE) / apart
-
-    def chance(seen: Seen) -> float:
-        return seen.chance_least if least else seen.chance
-
-    over = [seen for seen in every if seen.ratio > seen.limit and chance(seen) < rare]
-    return max(over, key=lambda seen: seen.ratio - seen.limit, default=None)
+def _rare(looks: int) -> float:
+    """Return how unlikely each of many looks has to be, so that all of them together are as one is elsewhere."""
+    apart = math.ceil(looks * STEP_S / WINDOW_S) + 2 * len(PLACES)  # windows overlap; and two wholes
+    return (1.0 - stats.CONFIDENCE) / apart
 
 
-def _unknown(ev: Evidence, attempts: Attempts, params: RetryStormParams, during: list[Seen], after: list[Seen]) -> str:
+def _settled_s(after: list[Seen], off: float, rare: float) -> float | None:
+    """Return from when on after the fault no window is over; None when the last one is, or there is none."""
+    bad = [seen.count.begin for seen in after if seen.over(rare)]
+    last = max((seen.count.begin for seen in after), default=off)
+    if not after or (bad and bad[-1] >= last):
+        return None
+    return round(bad[-1] + STEP_S - off, 6) if bad else 0.0
+
+
+def _unknown(ev: Evidence, attempts: Attempts, during: list[Seen], after: list[Seen], rare: float) -> str:
     """Say why a run that did not fail has not passed; empty when it has."""
     if not attempts.source:
         return "only the client's attempts are known: neither a ledger nor vLLM's request counters saw the engines"
     if attempts.unknown:
         return attempts.unknown
-    if over := _over(during, after, least=False):
-        return f"{_too_many(ev, over)}; but the rule also counts each time that the kernel repeats a SYN"
+    if over := [seen for seen in during if seen.over(rare)]:
+        return f"{_too_many(ev, over[0])}; but the rule also counts each time that the kernel repeats a SYN"
     if ev.t_off is None:
         return "the fault was never proven off, so what came after it cannot be judged"
+    watched = f"in the {ev.ended - ev.t_off:.1f} s watched after the fault"
     if not during or not after:
-        watched = ev.ended - ev.t_off
-        return f"watched for {watched:.1f} s after the fault; {params.settles_within + WINDOW_S:g} s are needed"
+        return f"there was no whole window of {WINDOW_S:g} s {watched}"
+    if _settled_s(after, ev.t_off, rare) is None:
+        return f"retries were over {1 + SETTLED:g} attempts a request still {watched}"
     thinnest = min(seen.count.arrivals for seen in (*during, *after))
     if thinnest < WINDOW_MIN_N:
         return f"too few arrivals to see a ratio: {thinnest} in {WINDOW_S:g} s, {WINDOW_MIN_N} are needed"
@@ -166,11 +180,18 @@ def _largest(seen: list[Seen], place: str | None = None) -> Seen | None:
     return max(mine, key=lambda s: s.ratio, default=None)
 
 
-def _row(ev: Evidence, attempts: Attempts, during: list[Seen], after: list[Seen], budget: float) -> Json:
+def _last(seen: list[Seen], place: str) -> Seen | None:
+    return max((s for s in seen if s.place == place), key=lambda s: s.count.begin, default=None)
+
+
+def _row(
+    ev: Evidence, attempts: Attempts, during: list[Seen], after: list[Seen], budget: float, settled_s: float | None
+) -> Json:
     worst = _largest(during)
     detail = {
         "during": {place: _r(s.ratio) if (s := _largest(during, place)) else None for place in PLACES},
-        "settled": {place: _r(s.ratio) if (s := _largest(after, place)) else None for place in PLACES},
+        "settled_s": settled_s,
+        "at_the_end": {place: _r(s.ratio) if (s := _last(after, place)) else None for place in PLACES},
         "baseline": {place: _r(attempts.baseline.ratio(place)) if attempts.baseline else None for place in PLACES},
         "budget": round(budget, 6),
         "windows": len({(s.count.begin, s.count.end) for s in (*during, *after)}),
@@ -206,9 +227,10 @@ def _too_many(ev: Evidence, over: Seen) -> str:
 
 
 def _calm(during: list[Seen], after: list[Seen]) -> str:
-    worst, last = _largest(during), _largest(after)
-    if worst is None or last is None:
+    worst, ends = _largest(during), [_last(after, place) for place in PLACES]
+    last = max((seen.ratio for seen in ends if seen is not None), default=1.0)
+    if worst is None:
         return ""
     told = f"at most {worst.ratio:.2f} attempts a request in 10 s ({_WORDS[worst.place]}), {worst.limit:.2f} allowed"
     noise = ", and what is over it is within the noise of counting" if worst.ratio > worst.limit else ""
-    return f"{told}{noise}; {last.ratio:.2f} once settled, {last.limit:.2f} allowed"
+    return f"{told}{noise}; {last:.2f} at the end, {1 + SETTLED:.2f} allowed"

@@ -14,7 +14,7 @@ import polars as pl
 
 from drills import records, stats
 from drills.checks.accounted import mismatch
-from drills.checks.watching import blind, deeds, looks
+from drills.checks.watching import blind, deeds, looks, on
 from drills.evidence import Evidence
 from drills.model import Event, Json, Phase, Verdict
 from drills.strictjson import is_number
@@ -91,7 +91,7 @@ def _until_end(ev: Evidence) -> list[Event]:
 
 
 def _samples_whole(ev: Evidence) -> str:
-    """Every probe that began looks as long as the load is on."""
+    """Every probe that began looks as long as the load is on; that of a fault's own counters while the fault is."""
     began = ev.last("load.started")
     if began is None:
         return ""
@@ -100,8 +100,10 @@ def _samples_whole(ev: Evidence) -> str:
     series: dict[tuple[str, str], list[float]] = {}
     for sample in ev.samples:
         series.setdefault((sample["probe"], str(sample.get("subject"))), []).append(float(sample["mono"]))
+    on_while = {str(receipt["id"]): on(ev, receipt) for receipt in ev.receipts}
     for (probe, subject), times in sorted(series.items()):
-        low, high = blind(times, began.mono, ev.ended, deeds(ev))
+        begin, end = (began.mono, ev.ended) if probe != "fault" else on_while.get(subject, (began.mono, ev.ended))
+        low, high = blind(times, begin, end, deeds(ev))
         if high - low > PROBE_GAP_S:
             where = f"for {high - low:.1f} s from {low - began.mono:.1f} s after the begin of the load"
             return f"samples.ndjson: probe {probe} of {subject} is silent {where}, {PROBE_GAP_S:g} s may be"

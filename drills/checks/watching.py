@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from drills.evidence import Evidence
-from drills.model import Event
+from drills.evidence import Evidence, at
+from drills.model import Event, Json
 
 Stretch = tuple[float, float]
 
@@ -49,6 +49,17 @@ def deeds(ev: Evidence) -> list[Stretch]:
         if event.event in ends:
             begun = event
     return found
+
+
+def on(ev: Evidence, receipt: Json) -> Stretch:
+    """Return when the fault of a receipt was on; to the end of the load where nobody saw it go off."""
+
+    def mine(*names: str) -> list[Event]:
+        return [e for e in ev.of(*names) if e.data.get("receipt") == receipt["id"]]
+
+    hits, first = mine("inject.hit"), ev.t_inject
+    begin = at(hits[0]) if hits else ev.ended if first is None else first
+    return begin, max(begin, min((e.mono for e in mine("revert.begin", "revert.end", "proof.off")), default=ev.ended))
 
 
 def looks(ev: Evidence, probe: str, subject: str | None = None, *, ok: bool = True) -> list[float]:

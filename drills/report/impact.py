@@ -52,10 +52,11 @@ def by_outcome(facts: Facts) -> dict[str, dict[str, int]]:
         rows = frame.group_by("outcome", pl.col("error").fill_null("")).len().rows()
         counted[name] = {(str(outcome), str(error)): number for outcome, error, number in rows}
     keys = sorted({key for counter in counted.values() for key in counter}, key=_order)
-    return {_label(key): {name: counter.get(key, 0) for name, counter in counted.items()} for key in keys}
+    return {label_of(key): {name: counter.get(key, 0) for name, counter in counted.items()} for key in keys}
 
 
-def _label(key: tuple[str, str]) -> str:
+def label_of(key: tuple[str, str]) -> str:
+    """Return an outcome with the class of its error, if it has one."""
     return f"{key[0]}: {key[1]}" if key[1] else key[0]
 
 
@@ -104,30 +105,6 @@ def worst_window(facts: Facts) -> Window | None:
         if window.n and (best is None or window.violations * best.n > best.violations * window.n):
             best = window
     return best
-
-
-@dataclass(frozen=True)
-class Attempts:
-    """Attempts per arrival of a cohort: by the client, and at the engines (primary replicas, from the ledger)."""
-
-    cohort: str
-    client: float | None
-    engine: float | None
-
-
-def attempts(facts: Facts) -> list[Attempts]:
-    """Return attempts per arrival for the baseline and fault cohorts."""
-    primary = facts.evidence.ledger.filter(pl.col("role") == "primary")
-    rows = []
-    for name in ("baseline", "fault"):
-        frame = facts.cohorts[name]
-        if frame.is_empty():
-            rows.append(Attempts(name, None, None))
-            continue
-        client = int(frame["attempts"].list.len().fill_null(0).sum()) / len(frame)
-        engine = len(primary.filter(pl.col("arrival").is_in(frame["arrival"].to_list()))) / len(frame)
-        rows.append(Attempts(name, client, engine if facts.evidence.has_ledger else None))
-    return rows
 
 
 def degraded(facts: Facts, cohort: str) -> tuple[int, int]:

@@ -34,6 +34,8 @@ ADVICE = {
     "retried": ("mitigate", "Make client or router retry what failed before its first token"),
     "retry_storm": ("prevent", "Give retries a budget and back-off with jitter"),
     "degraded": ("mitigate", "Make the degradation path open in time"),
+    "sessions": ("mitigate", "Let chats go on at another replica: retries, and no state that only one of them has"),
+    "goodput": ("mitigate", "Find what most answers fell short of: length, first token, gaps or end"),
 }
 
 

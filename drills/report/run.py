@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from drills.model import Phase
-from drills.report import figures, lessons, sections, stages, validity, words
+from drills.report import figures, lessons, retries, sections, stages, validity, words
 from drills.report.escape import code, prose, visible
 from drills.report.facts import Facts
 from drills.report.source import read
@@ -71,6 +71,7 @@ def _notes(folder: Path) -> str:
 def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
     """Return everything the template shows."""
     rows, cut = sections.timeline_rows(facts)
+    attempts = retries.attempts_of(facts)
     return {
         **_head(facts),
         **_captions(facts, drawing),
@@ -79,7 +80,8 @@ def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
         "metrics": sections.metric_rows(facts),
         "outcomes": sections.outcome_rows(facts),
         "latencies": sections.latency_rows(facts),
-        "impact": sections.impact_lines(facts),
+        "impact": [*sections.impact_lines(facts), *retries.lines(facts, attempts)],
+        "amplification": retries.rows(facts, attempts),
         "timeline": rows,
         "timeline_cut": cut,
         "alerts": sections.alert_rows(facts),

@@ -210,7 +210,8 @@ def test_no_data_is_never_shown_as_zero(small: Path) -> None:
     assert "Streams: streams cut on the victim: no data" in impact
     assert "Worst 10 s: no data" in impact
     assert "Degraded answers: no data" in impact
-    assert "no data in the baseline, no data in the fault" in impact
+    for place in ("client: sent ÷ arrivals", "engines: sent to primaries ÷ arrivals"):
+        assert f"| {place} | no data | no data | no data |" in impact
     assert "no data: there is no verdict yet" in section(text, "Verdict")
     assert "| detect | the router counted fewer healthy replicas | no data |" in text
     for name in ("requests.ndjson", "ledger.ndjson", "samples.ndjson", "verdict.json"):

@@ -1,0 +1,91 @@
+"""What retries cost, and what users got where the degradation path was expected to open."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from drills import stats
+from drills.checks.amplification import HEALTH_CHECKS, PLACES, Attempts
+from drills.model import Json, Outcome, Phase
+from drills.report import words
+from drills.report.escape import prose
+from drills.report.facts import Facts
+from drills.report.impact import label_of
+from drills.strictjson import is_number
+
+_PLACES = {
+    "client": "client: sent ÷ arrivals",
+    "hop": "router: started ÷ requests it took",
+    "engine": "engines: sent to primaries ÷ arrivals",
+}
+
+
+def attempts_of(facts: Facts) -> Attempts:
+    """Return the run's attempts, counted as the checks of this run count them."""
+    params: Json = next((item["params"] for item in facts.planned("checks") if item["name"] == "retry_storm"), {})
+    rate = params.get("health_checks", HEALTH_CHECKS)
+    return Attempts(facts.evidence, float(rate) if is_number(rate) and rate >= 0 else None)
+
+
+def rows(facts: Facts, attempts: Attempts) -> list[list[str]]:
+    """Return attempts per request at each place: in the baseline, in the fault, in the worst ten seconds."""
+    span, hit = facts.phase(Phase.FAULT), facts.hit
+    if hit is None or span is None:
+        return []
+    during = attempts.count(hit, max(hit, span.end))
+    windows = attempts.windows(hit, facts.evidence.ended, facts.evidence.ended)
+    found = []
+    for place in PLACES:
+        before = attempts.baseline.ratio(place) if attempts.baseline else None
+        known = [(ratio, count) for count in windows if (ratio := count.ratio(place)) is not None]
+        worst = max(known, key=lambda one: one[0], default=None)
+        most = f"{words.ratio(worst[0])} from {words.offset(worst[1].begin - hit)}" if worst else words.NO_DATA
+        source = "`requests.ndjson`" if place == "client" else prose(attempts.source or "nobody counted them")
+        found.append([_PLACES[place], words.ratio(before), words.ratio(during.ratio(place)), most, source])
+    return found
+
+
+def lines(facts: Facts, attempts: Attempts) -> list[str]:
+    """Return what retries cost in the fault, and what users got instead of a full answer."""
+    return [*_cost(facts, attempts), *_instead(facts)]
+
+
+def _cost(facts: Facts, attempts: Attempts) -> list[str]:
+    span, hit = facts.phase(Phase.FAULT), facts.hit
+    if hit is None or span is None:
+        return []
+    during = attempts.count(hit, max(hit, span.end))
+    told = f"{during.client - during.arrivals:,} by the client"
+    if during.engine is not None:
+        told += f", {max(0, round(during.engine) - during.arrivals):,} at the primaries"
+    swallowed = f", {round(during.swallowed):,} of them swallowed by the network" if attempts.rules else ""
+    beside = f"; besides, {words.count(during.fallback, 'attempt')} at fallback replicas" if during.fallback else ""
+    unknown = f"; {prose(attempts.unknown)}" if attempts.unknown else ""
+    beyond = f"beyond one attempt for each of {words.count(during.arrivals, 'arrival')} in the fault"
+    return [f"Cost of retries, {beyond}: {told}{swallowed}{beside}{unknown}."]
+
+
+def _instead(facts: Facts) -> list[str]:
+    """Say how users fared when degradation was expected: by outcome, with how long they waited."""
+    frame = facts.cohorts["fault"]
+    if frame.is_empty() or not any(item["name"] == "degraded" for item in facts.planned("checks")):
+        return []
+    bound, full = facts.sla_ttft_s, frame.filter(pl.col("outcome") == Outcome.OK)
+    answers, cached = frame.filter(pl.col("outcome") == Outcome.DEGRADED), pl.col("cached").fill_null(value=False)
+    groups = {
+        "a full answer in time": full.filter(pl.col("ttft") <= bound),
+        "a full answer too late": full.filter(pl.col("ttft") > bound),
+        "a smaller model's answer": answers.filter(~cached),
+        "a cached answer": answers.filter(cached),
+    }
+    told = [_group(name, got) for name, got in groups.items() if got.height]
+    rest = frame.filter(~pl.col("outcome").is_in([Outcome.OK, Outcome.DEGRADED]))
+    kinds = rest.group_by("outcome", pl.col("error").fill_null("")).len().sort("outcome", "error").rows()
+    told += [f"{number:,} nothing: {prose(label_of((str(outcome), str(error))))}" for outcome, error, number in kinds]
+    return [f"Degradation was expected. Users got, of {frame.height:,} begun after the injection: {'; '.join(told)}."]
+
+
+def _group(name: str, got: pl.DataFrame) -> str:
+    times = got["ttft"].sort().to_list()
+    p50, most = stats.nearest_rank(times, 0.5), times[-1]
+    return f"{got.height:,} {name} (first token p50 {words.seconds(p50)}, at most {words.seconds(most)})"
