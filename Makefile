@@ -1,5 +1,6 @@
-.PHONY: setup drill test check bench clean setup-vllm test-vllm
+.PHONY: setup drill test check bench clean setup-vllm test-vllm test-defects soak
 BIN := .venv/bin
+ROUNDS ?= 5
 # Which engine the tests face, and where it and its model are.
 VLLM := DRILL_CONTRACT_ENGINE=vllm DRILL_VLLM=$(CURDIR)/.cache/vllm/venv/bin/vllm DRILL_VLLM_MODEL=$(CURDIR)/.cache/vllm/model
 
@@ -20,6 +21,12 @@ setup-vllm:  ## real vLLM for the CPU in .cache/vllm (6 GB, minutes), for `--eng
 test-vllm: setup setup-vllm  ## the contract suite and the four drills against real vLLM (an hour)
 	@$(VLLM) $(BIN)/pytest -n0 -m "not emulator" tests/contract/test_engine_*.py
 	@$(VLLM) $(BIN)/pytest -n0 -rP tests/vllm
+
+test-defects: setup  ## every planted defect is found by its own check, and the healthy lab by none (half an hour)
+	@$(BIN)/pytest --dist load tests/defects/run_table.py
+
+soak: setup  ## ROUNDS rounds (5) of the four drills on the healthy lab, as root: none may fail (13 minutes each)
+	@$(BIN)/python -m tests.soak --rounds $(ROUNDS)
 
 check: setup  ## lint, format and types
 	@$(BIN)/ruff check

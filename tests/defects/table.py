@@ -43,18 +43,31 @@ def _healthy(drill: str, **more: object) -> Row:
 
 #: What a victim that does not come back fails as well: it serves nothing, and who was paged stays paged.
 STAYS_AWAY = "rejoin alert cache_recovery"
+#: What users feel when nobody helps them.
+HURT = "failover latency availability goodput sessions metrics"
 
 ROWS = (
+    _healthy("packet-loss", needs_root=True),
+    _row("packet-loss", "no-retries", "retried", HURT, needs_root=True),
+    _row("packet-loss", "retry-storm", "retry_storm", f"{HURT} retried recovery", needs_root=True),
+    _healthy("upstream-delay"),
+    _row("upstream-delay", "no-fallback", "degraded", "latency"),
+    _row("upstream-delay", "slow-fallback", "degraded", "latency"),
     _healthy("pod-kill"),
+    _row("pod-kill", "no-prefix-cache", "cache_recovery", "metrics"),
     _row("pod-kill", "no-alert", "alert"),
     _row("pod-kill", "wrong-alert-labels", "alert"),
     _row("pod-kill", "alert-already-firing", "", code=EXIT_REFUSED),
     _row("pod-kill", "slow-restart", "replica_restart", STAYS_AWAY),
     _row("pod-kill", "truncating-gateway", "streams"),
     _row("pod-kill", "splicing-gateway", "streams"),
-    _row("pod-kill", "breaker-too-long", "rejoin"),
+    _row("pod-kill", "breaker-too-long", "rejoin", "cache_recovery"),
     _healthy("pod-delete"),
     _row("pod-delete", "wrong-victim", "untouched"),
     _healthy("gpu-reset"),
     _row("gpu-reset", "restart-never", "replica_restart", STAYS_AWAY),
+    _healthy("engine-kill"),
+    _row("engine-kill", "restart-on-failure", "replica_restart", STAYS_AWAY),
+    _healthy("engine-hang"),
+    _row("engine-hang", "lying-health", "health_honest", "failover"),
 )
