@@ -8,8 +8,10 @@ from typing import Any, cast
 import pytest
 
 from drills import gate
+from drills.faults.engine_hang import EngineHang
 from drills.faults.gpu_reset import GpuReset
 from drills.faults.pod_kill import PodKill
+from drills.faults.upstream_delay import UpstreamDelay
 from drills.model import Fault, Json, Replica, Target
 
 REPLICAS = [
@@ -51,6 +53,14 @@ def test_an_ability_that_the_target_lacks_is_named() -> None:
     ]
     found = gate.refusals(plan(1.0), target(12.0), REPLICAS, faults)
     assert ["HasGpus" in found[0], "CanDelete" in found[1], len(found)] == [True, True, 2]
+
+
+def test_a_route_has_no_replica_to_spare_and_is_not_asked_for_one() -> None:
+    route = UpstreamDelay(UpstreamDelay.Params(), "lab")
+    other = EngineHang(EngineHang.Params(), "lab")
+    able = target(12.0, proxy=lambda replica: {})
+    assert gate.refusals(plan(30.0), able, REPLICAS, [route]) == []
+    assert "headroom" in gate.refusals(plan(30.0), able, REPLICAS, [route, other])[0]
 
 
 def test_alerts_that_cannot_be_read_refuse() -> None:

@@ -293,6 +293,31 @@ def test_a_guard_that_every_run_would_trip() -> None:
     made(HELD.replace("{min: 1}", "{min: 3}"))  # noop takes nothing away
 
 
+ROUTE = HELD.replace("noop: {victims: 1}", "upstream-delay: {delay: 2s}")
+
+
+def test_a_fault_of_the_route_needs_its_own_limit_and_no_other() -> None:
+    careful = "limits: {min_healthy: 3, max_victims: 1%"
+    allowed = yamlfile.parse(Path("d.yaml"), f"targets: {{lab: {{kind: lab, {careful}}}}}}}")
+    found = made(ROUTE.replace("{min: 1}", "{min: 3}"), target.from_document(allowed).pick())
+    assert found.faults[0].victims == 3
+    assert "fault: upstream-delay (mode first_byte, delay 2s); it hits the route: all primaries at once" in found.steps
+    forbidden = yamlfile.parse(Path("d.yaml"), "targets: {lab: {kind: lab, limits: {allow_route_faults: false}}}")
+    with pytest.raises(Refused, match=r"limits\.allow_route_faults is false") as caught:
+        made(ROUTE, target.from_document(forbidden).pick())
+    assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_a_fault_of_the_route_draws_no_victims() -> None:
+    with pytest.raises(FileProblem, match="unknown key 'victims'"):
+        tried(ROUTE.replace("{delay: 2s}", "{victims: 1}"))
+
+
+def test_a_route_needs_proxies() -> None:
+    spec = target.from_document(yamlfile.parse(Path("d.yaml"), HOSTS)).pick()
+    assert "needs HasProxies, which the target 'metal' of kind hosts does not have" in problem(ROUTE, spec)
+
+
 def test_a_fault_that_says_nothing_for_this_kind_of_target() -> None:
     text = GOOD.replace("{lab: delete, hosts: kill-process}", "{hosts: kill-process}")
     assert problem(text).startswith("x.yaml:10: faults[0].pod-kill: how: nothing said for a target of kind 'lab'")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from drills.errors import Refused
 from drills.model import Replica
-from drills.victims import choose, wanted
+from drills.victims import all_of_route, choose, wanted
 
 
 def replica(n: int, *, ready: bool = True, role: str = "primary") -> Replica:
@@ -71,3 +71,18 @@ def test_a_protected_replica_is_healthy_and_never_a_victim() -> None:
 def test_a_limit_of_no_victims_is_a_limit() -> None:
     with pytest.raises(Refused, match="max_victims allows 0 of 3"):
         pick([replica(n) for n in range(3)], 1, max_victims=0.0)
+
+
+def test_a_route_is_all_primaries_ready_or_not() -> None:
+    replicas = [replica(2), replica(1, ready=False), replica(0), replica(3, role="fallback")]
+    assert [r.name for r in all_of_route(replicas, allowed=True)] == ["r0", "r1", "r2"]
+
+
+def test_a_route_is_refused_where_it_is_not_allowed_empty_or_protected() -> None:
+    critical = Replica(**{**replica(0).__dict__, "labels": {"tier": "critical"}})
+    with pytest.raises(Refused, match="allow_route_faults is false"):
+        all_of_route([replica(0)], allowed=False)
+    with pytest.raises(Refused, match="no primary replica"):
+        all_of_route([replica(0, role="fallback")], allowed=True)
+    with pytest.raises(Refused, match="r0 on it: protected"):
+        all_of_route([critical, replica(1)], allowed=True, protect=["tier=critical"])
