@@ -354,7 +354,8 @@ def test_words_of_verdicts_and_requests_are_documented() -> None:
 
 
 def test_every_probe_is_documented() -> None:
-    watched = set(re.findall(r'Job\("([a-z]+)"', (PACKAGE / "watch.py").read_text()))
+    jobs = "".join((PACKAGE / name).read_text() for name in ("watch.py", "active.py"))
+    watched = set(re.findall(r'Job\("([a-z]+)"', jobs))
     written = set(re.findall(r'sampler\.write\("([a-z]+)"', (PACKAGE / "run.py").read_text()))
     [line] = re.findall(r"^Probes: (.+?)\n\n", sections(HOW)["samples.ndjson"] + "\n\n", re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"`([a-z]+)`", line)) == watched | written

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import secrets
 import shutil
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -34,7 +36,8 @@ from tests.lab.drilling import Driller
 
 pytestmark = pytest.mark.lab
 HOST = LocalHost()
-UNDO_STEPS = {"remove", "signal", "run", "write"}  # the closed set: nothing else can stand in a receipt
+#: The closed set: nothing else can stand in a receipt.
+UNDO_STEPS = {"remove", "signal", "run", "write", "unrule", "unchain"}
 
 
 def marker_is_there(lab: Lab, receipt: Receipt) -> bool:
@@ -71,6 +74,25 @@ def answers_are_late(lab: Lab, receipt: Receipt) -> bool:
     return time.monotonic() - began >= due_s
 
 
+def link_is(how: str) -> Callable[[Lab, Receipt], bool]:
+    """Seen from the router; whoever looks after the replica past the router still reaches it."""
+
+    def look(lab: Lab, receipt: Receipt) -> bool:
+        names = [v["name"] for v in receipt.victims]
+        ways = {(traces.link(lab, name), traces.link(lab, name, "main")) for name in names}
+        return ways == {(how, "open")}
+
+    return look
+
+
+def packets_are_lost(lab: Lab, receipt: Receipt) -> bool:
+    """By the counters of the rules that drop, asked for in the words of the program."""
+    [victim] = receipt.victims
+    argv = [*traces.namespaces(lab)[victim["name"]], "iptables", "-nvxL"]
+    rows = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+    return sum(int(row.split()[0]) for row in rows if " DROP " in row and receipt.run in row) > 0
+
+
 PROCESSES = (("pid", "pid_start"), ("engine_pid", "engine_start"))
 
 
@@ -101,8 +123,16 @@ ROWS = [
     Row("engine-kill", {}, engine_is_gone),
     Row("engine-hang", {}, engine_is_stopped),
     Row("upstream-delay", {"mode": "first_byte", "delay": 1.0}, answers_are_late, deadline_s=4.0),
+    Row("packet-loss", {"mode": "reject", "iptables": "nft"}, link_is("refused")),
+    Row("packet-loss", {"mode": "reject", "iptables": "legacy"}, link_is("refused")),
+    Row("packet-loss", {"mode": "blackhole", "iptables": "nft"}, link_is("silent"), deadline_s=3.0),
+    Row("packet-loss", {"mode": "blackhole", "iptables": "legacy"}, link_is("silent"), deadline_s=3.0),
+    Row("packet-loss", {"mode": "loss", "loss": 0.5}, packets_are_lost, deadline_s=6.0),
 ]
-each_row = pytest.mark.parametrize("row", ROWS, ids=str)
+NEEDS_ROOT = (pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="a network to shape needs root"))
+each_row = pytest.mark.parametrize(
+    "row", [pytest.param(r, marks=NEEDS_ROOT if r.fault == "packet-loss" else ()) for r in ROWS], ids=str
+)
 
 
 class Died(BaseException):

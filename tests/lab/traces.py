@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from drills.access import holders, procs
 from drills.lab.client import Lab
@@ -69,10 +70,49 @@ def left_behind(lab: Lab) -> list[str]:
     found += [f"fault file {path}" for path in sorted((lab.dir / "faults").rglob("*")) if path.is_file()]
     found += [f"gate {gate.name} is held" for gate in sorted((lab.dir / "gates").glob("*.lock")) if held(gate)]
     found += [f"process {line}" for line in command_lines() if f"{drill}/" in line]
+    found += [f"rule {line}" for line in rules(lab)]
     engines, _ = holders.find(str(device) for device in (lab.dir / "gpu" / "dev").iterdir())
     servers = {r["pid"] for r in lab.control().status()["replicas"]}
     found += [f"engine {h['pid']} is stopped" for h in engines if h["state"] == "T"]
     return found + [f"engine {h['pid']} {h['title']}" for h in engines if not servers & set(h["parents"])]
+
+
+def rules(lab: Lab) -> list[str]:
+    """The rules and chains in the lab's namespaces and in the main one that a drill made, of both kinds of iptables."""
+    found = []
+    for enter in [[], *namespaces(lab).values()]:
+        for kind in ("nft", "legacy") if os.geteuid() == 0 else ():
+            argv = [*enter, f"iptables-{kind}-save"]
+            saved = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout
+            found += [f"{kind}: {line}" for line in saved.splitlines() if "DRILL-" in line]
+    return found
+
+
+def namespaces(lab: Lab) -> dict[str, list[str]]:
+    """The words that run a command where each part of the lab lives, of those that live apart."""
+    net = lab.data["network"]
+    places = {r["name"]: r["netns"] for r in lab.control().status()["replicas"] if r["netns"]}
+    places |= {"router": net["router"]["netns"]} if net else {}
+    return {name: ["nsenter", f"--net=/proc/{place['pid']}/ns/net"] for name, place in places.items()}
+
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), 0.5)
+    print("open")
+except OSError as error:
+    print("silent" if isinstance(error, TimeoutError) else "refused")
+"""
+
+
+def link(lab: Lab, name: str, seen_from: str = "router") -> str:
+    """How the way to a replica's proxy is, seen from the router or from main: open, refused or silent."""
+    [row] = [r for r in lab.control().status()["replicas"] if r["name"] == name]
+    proxy = urlsplit(row["proxy"])
+    enter = [] if seen_from == "main" else namespaces(lab)[seen_from]
+    argv = [*enter, sys.executable, "-S", "-c", CONNECT, str(proxy.hostname), str(proxy.port)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
 
 
 def held(gate: Path) -> bool:
