@@ -113,15 +113,18 @@ class UpstreamDelay:
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Time a request through each proxy: late, and by the delay, while its file is there, and else not."""
         files = receipt.prior["files"]
-        present = [target.host(receipt.host).read(path) is not None for path in files.values()]
+        ordered = {name: target.host(receipt.host).read(path) is not None for name, path in files.items()}
         lines = self._lines.pop(receipt.id, []) or _lines_to(receipt, files, "new")
         others = _lines_to(receipt, receipt.prior["proxies"].keys() - files.keys(), "new")
-        for attempt in range(TRIES):
-            if attempt:
-                ctx.sleep(BETWEEN_S)
-            ask_all([*lines, *others], self._patience_s)
-            if [self._late(line) for line in lines] == present:
+        if any(ordered.values()):
+            ctx.sleep(BETWEEN_S)  # else one proxy answers before it has noticed, while the others' are late
+        wrong, asked = lines, [*lines, *others]
+        for _ in range(TRIES):
+            ask_all(asked, self._patience_s)
+            asked = wrong = [line for line in wrong if self._late(line) is not ordered[line.name]]
+            if not wrong:
                 break
+            ctx.sleep(BETWEEN_S)
         late = [self._late(line) for line in lines]
         on = None if None in late else True if all(late) else None if any(late) else False
         evidence = [self._seen(line, "victim") for line in lines] + [self._seen(line, "bystander") for line in others]
