@@ -7,6 +7,7 @@ each word. One word is one token where the vocabulary has the word, and its byte
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -17,6 +18,8 @@ from pathlib import Path
 
 from drills.load.workload import WORDS
 
+VERSION = 2  # of the model: another one in a folder is written over
+MORE = "hi say it ok? ready? ping"  # what probes and tests ask
 COUNTS = 8192  # t0 to t8191: no answer in a context of so many tokens gets further
 CONTEXT = 16384
 HIDDEN, LAYERS, HEADS, MLP = 128, 2, 4, 256
@@ -29,9 +32,10 @@ Tensor = tuple[tuple[int, ...], bytes]
 
 
 def make(folder: Path) -> Path:
-    """Write the model unless it is there already; returns the folder (OSError when it cannot be written)."""
-    if (folder / "config.json").exists():
-        return folder
+    """Write the model unless this one is there already; returns the folder (OSError when it cannot be written)."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if json.loads((folder / "config.json").read_text())["drill"] == VERSION:
+            return folder
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _vocabulary()
     _write(folder / "tokenizer.json", _tokenizer(vocabulary))
@@ -39,7 +43,9 @@ def make(folder: Path) -> Path:
     ends = {"bos_token_id": vocabulary["<|bos|>"], "eos_token_id": vocabulary["<|eos|>"], "pad_token_id": 0}
     _write(folder / "generation_config.json", ends)
     (folder / "model.safetensors").write_bytes(b"".join(_safetensors(dict(_tensors(vocabulary)))))
-    _write(folder / "config.json", _config(len(vocabulary)) | ends)  # last: it says that all of it is there
+    _write(
+        folder / "config.json", _config(len(vocabulary)) | ends | {"drill": VERSION}
+    )  # last: it says that all of it is there
     return folder
 
 
@@ -60,7 +66,7 @@ def _byte_letters() -> list[str]:
 def _vocabulary() -> dict[str, int]:
     """Return token → id: special ones, bytes, then words, each with the space after it and without."""
     letters = _byte_letters()
-    words = dict.fromkeys([*string.ascii_letters, *WORDS.split(), *(f"t{i}" for i in range(COUNTS))])
+    words = dict.fromkeys([*string.ascii_letters, *WORDS.split(), *MORE.split(), *(f"t{i}" for i in range(COUNTS))])
     spelt = (word + end for word in words for end in (letters[0x20], ""))
     return {token: i for i, token in enumerate(dict.fromkeys([*SPECIAL, *letters, *spelt]))}
 

@@ -88,6 +88,54 @@ CASES: dict[str, tuple[object, int, str]] = {
         '{"error":{"message":"top_p must be in (0, 1], got 2.0. (parameter=top_p, value=2.0)",'
         '"type":"BadRequestError","param":"top_p","code":400}}',
     ),
+    "no room for an answer": (
+        {"messages": [{"role": "user", "content": "word " * 508}], "max_tokens": 5},
+        400,
+        '{"error":{"message":"max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",'
+        '"type":"BadRequestError","param":"max_tokens","code":400}}',
+    ),
+    "min_tokens over the room": (
+        {"messages": [{"role": "user", "content": "word " * 507}], "max_tokens": 5, "min_tokens": 3},
+        400,
+        '{"error":{"message":"min_tokens must be less than or equal to max_tokens=1, got 3.",'
+        '"type":"BadRequestError","param":null,"code":400}}',
+    ),
+    "negative min_tokens": (
+        {"messages": HI, "min_tokens": -1},
+        400,
+        '{"error":{"message":"min_tokens must be greater than or equal to 0, got -1.",'
+        '"type":"BadRequestError","param":null,"code":400}}',
+    ),
+    "temperature of 3": (
+        {"messages": HI, "temperature": 3},
+        400,
+        '{"error":{"message":"temperature must be in [0, 2], got 3.0. (parameter=temperature, value=3.0)",'
+        '"type":"BadRequestError","param":"temperature","code":400}}',
+    ),
+    "penalty of 3": (
+        {"messages": HI, "presence_penalty": 3},
+        400,
+        '{"error":{"message":"presence_penalty must be in [-2, 2], got 3.0.",'
+        '"type":"BadRequestError","param":null,"code":400}}',
+    ),
+    "top_k of -5": (
+        {"messages": HI, "top_k": -5},
+        400,
+        '{"error":{"message":"top_k must be 0 (disable), or at least 1, got -5.",'
+        '"type":"BadRequestError","param":null,"code":400}}',
+    ),
+    "user of a wrong type": (
+        {"messages": HI, "user": 5},
+        400,
+        "{\"error\":{\"message\":\"1 validation error:\\n  {'type': 'string_type', 'loc': 'body.user', 'msg': 'Input "
+        'should be a valid string\', \'input\': \'5\'}","type":"Bad Request","param":"body.user","code":400}}',
+    ),
+    "no tools": (
+        {"messages": HI, "tools": []},
+        400,
+        '{"error":{"message":"`tools` must not be an empty array. Either provide at least one tool or omit the field '
+        'entirely. (parameter=tools)","type":"BadRequestError","param":"tools","code":400}}',
+    ),
     "n of 0": (
         {"messages": HI, "n": 0},
         400,
@@ -108,6 +156,42 @@ def test_a_bad_request_gets_vllms_body(engine: Engine, case: str) -> None:
     reply = engine.post("/v1/chat/completions", value)
     assert (reply.status, reply.body.decode()) == (status, body)
     assert reply.headers["content-type"] == "application/json"
+
+
+def test_a_message_without_a_role_has_the_problems_of_all_forms(engine: Engine) -> None:
+    reply = engine.post("/v1/chat/completions", {"messages": [*HI, {"content": "hi"}]})
+    error = reply.json()["error"]
+    forms = ["Developer", "System", "User", "Assistant"]
+    places = [f"body.messages.1.ChatCompletion{form}MessageParam.role" for form in forms]
+    head, *lines, last = error["message"].split("\n")
+    assert (reply.status, error["param"], error["type"]) == (400, places[0], "Bad Request")
+    assert (head, last) == ("11 validation errors:", "  ...and 1 more errors")
+    for line, place in zip(lines, places, strict=False):
+        assert (
+            line == f"  {{'type': 'missing', 'loc': '{place}', 'msg': 'Field required', 'input': '<dict of 1 items>'}}"
+        )
+    assert len(lines) == 10
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (None, "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"),
+        ("", "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"),
+        ([], "You must pass at least one prompt"),
+        (
+            5,
+            "4 validation errors:\n"
+            "  {'type': 'list_type', 'loc': 'body.prompt', 'msg': 'Input should be a valid list', 'input': '5'}\n"
+            "  {'type': 'list_type', 'loc': 'body.prompt', 'msg': 'Input should be a valid list', 'input': '5'}\n"
+            "  {'type': 'string_type', 'loc': 'body.prompt', 'msg': 'Input should be a valid string', 'input': '5'}\n"
+            "  {'type': 'list_type', 'loc': 'body.prompt', 'msg': 'Input should be a valid list', 'input': '5'}",
+        ),
+    ],
+)
+def test_a_prompt_that_is_none_is_told(engine: Engine, prompt: object, message: str) -> None:
+    reply = engine.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+    assert (reply.status, reply.json()["error"]["message"]) == (400, message)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from drills.lab.engine import exposition
 from tests.contract.engine_harness import KINDS, Engine, Pool, until
 
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -95,6 +96,18 @@ def test_the_role_comes_with_the_first_token_and_not_before(engine: Engine) -> N
         talk.finish()
 
 
+def test_a_stream_without_usage_ends_with_the_fingerprint(engine: Engine) -> None:
+    *_, last, done = engine.post("/v1/chat/completions", chat(2, stream=True)).events()
+    assert done == "[DONE]"
+    assert last["system_fingerprint"].startswith("vllm-0.32.0-")
+    assert [*last["choices"][0]] == ["index", "delta", "logprobs", "finish_reason", "stop_reason", "token_ids"]
+
+
+def test_more_tokens_than_the_context_has_room_for_are_cut(engine: Engine) -> None:
+    answer = engine.post("/v1/chat/completions", chat(510)).json()
+    assert (answer["usage"]["total_tokens"], answer["choices"][0]["finish_reason"]) == (512, "length")
+
+
 def test_tokens_are_numbered_and_none_is_missing(engine: Engine) -> None:
     with contextlib.closing(engine.ask(40)) as talk:
         reply = talk.finish()
@@ -127,6 +140,8 @@ def test_a_completions_stream_has_text_and_its_own_ids(engine: Engine) -> None:
     assert {e["id"] for e in events} == {"cmpl-x1"}
     assert {e["object"] for e in events} == {"text_completion"}
     assert [e["choices"][0]["finish_reason"] for e in events][-1] == "length"
+    fields = ["index", "text", "logprobs", "finish_reason", "stop_reason", "prompt_token_ids", "token_ids"]
+    assert all([*e["choices"][0]] == fields for e in events)
     assert "".join(e["choices"][0]["text"] for e in events).split() == [f"t{i}" for i in range(6)]
 
 
@@ -159,6 +174,7 @@ def test_a_whole_completions_answer(engine: Engine) -> None:
     assert answer["id"].startswith("cmpl-")
     assert answer["choices"][0]["text"].split() == ["t0", "t1", "t2", "t3"]
     assert answer["usage"]["prompt_tokens"] == 2
+    assert answer["choices"][0]["routed_experts"] is None
 
 
 @pytest.mark.parametrize(
@@ -193,6 +209,28 @@ def test_a_request_is_counted(engine: Engine) -> None:
     engine.post("/v1/chat/completions", chat(7))
     change = {k: v - before[k] for k, v in seen().items()}
     assert change == {"ok": 1, "prompt": 9, "tokens": 7, "ttft": 1, "http": 1}
+
+
+def test_metrics_have_the_names_types_and_labels_that_were_captured(engine: Engine) -> None:
+    """families.json is what the emulator exposes; a real engine must expose the same, and no other of its own."""
+    engine.post("/v1/chat/completions", chat(2))
+    lines = engine.get("/metrics").body.decode().splitlines()
+    types = {words[2]: words[3] for words in (line.split() for line in lines if line.startswith("# TYPE "))}
+    labels: dict[str, set[str]] = {}
+    for line in lines:
+        if not line.startswith("#"):
+            series = line.rpartition(" ")[0]
+            name, _, rest = series.partition("{")
+            bare = re.sub(r"_(bucket|sum|count)$", "", name)
+            labels.setdefault(bare if bare in types else name, set()).update(re.findall(r'([a-z_]+)="', rest))
+    families = json.loads((Path(exposition.__file__).parent / "families.json").read_text())
+    for f in families:
+        bucket = {"le"} if f["type"] == "histogram" else set()
+        assert types[f["name"]] == f["type"], f["name"]
+        assert labels[f["name"]] - bucket == set(f["labels"]), f["name"]
+    counted = {f["name"].removesuffix("_total" if f["type"] == "counter" else "") for f in families if f["created"]}
+    known = {f["name"] for f in families} | {f"{name}_created" for name in counted}
+    assert {name for name in types if name.startswith("vllm:")} == {n for n in known if n.startswith("vllm:")}
 
 
 def test_health_and_metrics_are_not_counted(engine: Engine) -> None:

@@ -46,6 +46,7 @@ def test_an_answer_sent_back_has_the_ids_it_was_generated_with() -> None:
         ({"max_tokens": 7.0}, (7, "length")),
         ({"max_tokens": 7, "min_tokens": 7, "ignore_eos": True}, (7, "length")),
         ({"max_tokens": 503}, (503, "length")),
+        ({"max_tokens": 512}, (503, "length")),  # as far as there is room
         ({"ignore_eos": True}, (503, "length")),
         ({"min_tokens": 503}, (503, "length")),
     ],
@@ -89,16 +90,55 @@ def test_other_prompts_are_refused(prompt: object) -> None:
         ({"max_tokens": []}, "body.max_tokens", "<list of 0 items>"),
         ({"stream": "maybe"}, "body.stream", "'bool_parsing'"),
         ({"stream_options": 1}, "body.stream_options", "valid dictionary"),
-        ({"messages": ["hi"]}, "body.messages.0", "'dict_type'"),
+        ({"messages": ["hi"]}, "body.messages.0.ChatCompletionDeveloperMessageParam", "'dict_type'"),
         ({"n": 2}, "n", "one choice only"),
         ({"min_tokens": 5, "max_tokens": 4}, None, "min_tokens must be less than or equal to max_tokens=4, got 5."),
-        ({"max_tokens": 504}, "input_tokens", "requested 504 output tokens and your prompt contains at least 9"),
+        (
+            {"max_tokens": 510, "min_tokens": 504},
+            None,
+            "min_tokens must be less than or equal to max_tokens=503, got 504.",
+        ),
     ],
 )
 def test_a_bad_field_is_named(body: dict[str, object], param: str | None, says: str) -> None:
     e = error(**body)
     assert (e.status, e.param) == (400, param)
     assert says in e.message
+
+
+@pytest.mark.parametrize(
+    ("message", "count", "first"),
+    [
+        ({}, 15, "ChatCompletionDeveloperMessageParam.content"),
+        ({"content": "hi"}, 11, "ChatCompletionDeveloperMessageParam.role"),
+        ({"content": "hi", "role": 5}, 11, "ChatCompletionDeveloperMessageParam.role"),
+        ({"content": 5}, 24, "ChatCompletionDeveloperMessageParam.content"),
+        ({"content": 5, "role": "user"}, 22, "ChatCompletionDeveloperMessageParam.content"),
+        ({"content": None, "role": "user"}, 19, "ChatCompletionDeveloperMessageParam.content"),
+        ({"content": None, "role": "bad"}, 20, "ChatCompletionDeveloperMessageParam.content"),
+        ("hi", 8, "ChatCompletionDeveloperMessageParam"),
+    ],
+)
+def test_a_message_of_no_form_has_the_problems_of_all_forms(message: object, count: int, first: str) -> None:
+    e = error(messages=[{"role": "user", "content": "hi"}, message])
+    assert e.message.startswith(f"{count} validation errors:\n")
+    assert (e.param, e.message.count("\n")) == (f"body.messages.1.{first}", min(count, 11))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "user"}, {"role": "bad", "content": "hi"}, {"role": "assistant", "content": None}, {"role": "assistant"}],
+)
+def test_what_fits_one_form_is_taken(message: object) -> None:
+    assert ask(messages=[message], max_tokens=1).max_tokens == 1
+
+
+def test_a_prompt_that_fills_the_context_has_no_room_for_an_answer() -> None:
+    e = error(TEXT, prompt="a " * 512, max_tokens=1)
+    assert (e.param, e.message) == (
+        "max_tokens",
+        "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",
+    )
 
 
 def test_several_problems_are_told_at_once() -> None:

@@ -170,7 +170,7 @@ def test_a_completions_stream_in_captured_bytes() -> None:
     )
     assert s.delta(5, 6, "length") == (
         head + '"choices":[{"index":0,"text":"t5 ","logprobs":null,"finish_reason":"length","stop_reason":null,'
-        '"token_ids":null}]}\n\n'
+        '"prompt_token_ids":null,"token_ids":null}]}\n\n'
     )
 
 

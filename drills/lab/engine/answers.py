@@ -66,9 +66,11 @@ class Stream:
             said = f'"delta":{{"content":"{text}"}}'
         else:
             said = f'"text":"{text}"'
-            reason = reason if finish else 'null,"stop_reason":null,"prompt_token_ids":null'
+            reason += "" if finish else ',"stop_reason":null'
+            reason += ',"prompt_token_ids":null'
         choice = f'{{"index":0,{said},"logprobs":null,"finish_reason":{reason},"token_ids":null}}'
-        return self._event(choice, self._usage_so_far(stop))
+        tail = f',"system_fingerprint":"{FINGERPRINT}"' if finish and not self.include_usage else ""
+        return self._event(choice, self._usage_so_far(stop), tail)
 
     def end(self, completion: int) -> bytes:
         """Return the last events: usage, when asked for, and `[DONE]`."""
@@ -130,6 +132,7 @@ def _text_choice(text: str, finish: str) -> dict[str, Any]:
         "token_ids": None,
         "prompt_logprobs": None,
         "prompt_token_ids": None,
+        "routed_experts": None,
     }
 
 

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 DONE = b"data: [DONE]\n\n"
+SHOWN = 10  # problems of a schema that an answer tells
 
 
 class ApiError(Exception):
@@ -87,7 +88,9 @@ def problem(kind: str, loc: str, message: str, value: object, **extra: object) -
 def schema(problems: list[dict[str, Any]]) -> ApiError:
     """Return the 400 for problems of the schema; the first one's place is the parameter."""
     head = f"{len(problems)} validation error{'s' if len(problems) > 1 else ''}:"
-    lines = [head, *(f"  {p}" for p in problems)]
+    lines = [head, *(f"  {p}" for p in problems[:SHOWN])]
+    if len(problems) > SHOWN:
+        lines.append(f"  ...and {len(problems) - SHOWN} more errors")
     return ApiError(HTTPStatus.BAD_REQUEST, "\n".join(lines), "Bad Request", problems[0]["loc"])
 
 

@@ -152,8 +152,7 @@ class App:
     async def tokenize(self, call: Call) -> None:
         """Count the tokens of a prompt or of messages."""
         body = requests.read_json(call.headers, await call.body())
-        requests.check_schema(CHAT if "messages" in body else TEXT, body)
-        ids = requests.chat_ids(body) if "messages" in body else requests.text_ids(body)
+        ids = requests.tokenized(body)
         counted = {"count": tokens.count(ids), "max_model_len": self.config.max_model_len}
         answer = {**counted, "tokens": tokens.numbers(ids), "token_strs": None}
         await call.reply(200, answers.dump(answer).encode())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from drills.lab.engine import tokens
+from drills.lab.engine import messages, tokens
 from drills.lab.engine.errors import ApiError, invalid, problem, schema, unknown_model, unsupported_media_type
 from drills.lab.engine.scheduler import LENGTH, STOP
 
@@ -82,6 +82,8 @@ def read_json(headers: Mapping[bytes, bytes], raw: bytes) -> Body:
         raise schema([bad]) from None
     except (UnicodeDecodeError, RecursionError):
         raise ApiError(400, "There was an error parsing the body", "Bad Request") from None
+    if body is None:
+        raise schema([problem("missing", "body", "Field required", None)])
     if not isinstance(body, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
         raise schema([problem("model_attributes_type", "body", message, body)])
@@ -120,10 +122,24 @@ def _bool(value: object) -> bool | None:
     raise TypeError
 
 
+def _str(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError
+
+
+def _list(value: object) -> list[Any] | None:
+    if value is None or isinstance(value, list):
+        return value
+    raise TypeError
+
+
 _TYPES: dict[Callable[[object], object], tuple[str, str]] = {
     _int: ("int", "integer"),
     _float: ("float", "number"),
     _bool: ("bool", "boolean"),
+    _str: ("string", "string"),
+    _list: ("list", "list"),
 }
 _FIELDS: dict[str, Callable[[object], object]] = {
     "max_tokens": _int,
@@ -134,12 +150,20 @@ _FIELDS: dict[str, Callable[[object], object]] = {
     "top_p": _float,
     "ignore_eos": _bool,
     "min_tokens": _int,
+    "top_k": _int,
+    "seed": _int,
+    "presence_penalty": _float,
+    "frequency_penalty": _float,
+    "repetition_penalty": _float,
+    "model": _str,
+    "user": _str,
+    "tools": _list,
 }
 
 
 def check_schema(kind: str, body: Body) -> None:
     """Raise the 400 for fields of a wrong type."""
-    problems = _messages_problems(body) if kind == CHAT else _prompt_problems(body)
+    problems = messages.problems(body.get("messages"), body) if kind == CHAT else _prompt_problems(body)
     for name, read in _FIELDS.items():
         try:
             read(body.get(name))
@@ -156,7 +180,7 @@ def check_schema(kind: str, body: Body) -> None:
 def _type_problem(name: str, read: Callable[[object], object], value: object) -> dict[str, Any]:
     short, long = _TYPES[read]
     message = f"Input should be a valid {long}"
-    if isinstance(value, str):
+    if isinstance(value, str) and read is not _list:
         how = (
             "unable to interpret input"
             if read is _bool
@@ -169,23 +193,13 @@ def _type_problem(name: str, read: Callable[[object], object], value: object) ->
     return problem(f"{short}_type", f"body.{name}", message, value)
 
 
-def _messages_problems(body: Body) -> list[dict[str, Any]]:
-    if "messages" not in body:
-        return [problem("missing", "body.messages", "Field required", body)]
-    messages = body["messages"]
-    if not isinstance(messages, list):
-        return [problem("list_type", "body.messages", "Input should be a valid list", messages)]
-    return [
-        problem("dict_type", f"body.messages.{i}", "Input should be a valid dictionary", m)
-        for i, m in enumerate(messages)
-        if not isinstance(m, dict)
-    ]
-
-
 def _prompt_problems(body: Body) -> list[dict[str, Any]]:
-    if body.get("prompt") is None:
-        return [problem("missing", "body.prompt", "Field required", body)]
-    return []
+    prompt = body.get("prompt")
+    if prompt is None or isinstance(prompt, (str, list)):
+        return []
+    a_list, a_text = "Input should be a valid list", "Input should be a valid string"
+    forms = (("list", a_list), ("list", a_list), ("string", a_text), ("list", a_list))
+    return [problem(f"{kind}_type", "body.prompt", message, prompt) for kind, message in forms]
 
 
 # ---- values -------------------------------------------------------------------------------------------
@@ -206,19 +220,41 @@ def _check_params(body: Body) -> None:
         raise invalid(f"n must be at least 1, got {n}.")
     if n is not None and n > 1:
         raise invalid(f"n={n}: this emulated engine answers with one choice only.", "n")
+    _check_ranges(body)
+    if body.get("tools") == []:
+        message = "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
+        raise invalid(f"{message} (parameter=tools)", "tools")
+
+
+def _check_ranges(body: Body) -> None:
     temperature = _float(body.get("temperature"))
     if temperature is not None and temperature < 0:
         raise invalid(f"temperature must be non-negative, got {temperature}.", "temperature", temperature)
+    if temperature is not None and temperature > 2:
+        raise invalid(f"temperature must be in [0, 2], got {temperature}.", "temperature", temperature)
+    for name in ("presence_penalty", "frequency_penalty"):
+        penalty = _float(body.get(name))
+        if penalty is not None and not -2 <= penalty <= 2:
+            raise invalid(f"{name} must be in [-2, 2], got {penalty}.")
+    repetition = _float(body.get("repetition_penalty"))
+    if repetition is not None and repetition <= 0:
+        raise invalid(f"repetition_penalty must be greater than zero, got {repetition}.")
     top_p = _float(body.get("top_p"))
     if top_p is not None and not 0 < top_p <= 1:
         raise invalid(f"top_p must be in (0, 1], got {top_p}.", "top_p", top_p)
+    top_k = _int(body.get("top_k"))
+    if top_k is not None and top_k < -1:
+        raise invalid(f"top_k must be 0 (disable), or at least 1, got {top_k}.")
+    least = _int(body.get("min_tokens"))
+    if least is not None and least < 0:
+        raise invalid(f"min_tokens must be greater than or equal to 0, got {least}.")
 
 
 def _length(kind: str, body: Body, ids: bytes, limits: Limits) -> tuple[int, str]:
     """Return how many tokens to answer and why it ends then.
 
-    A length that was asked for is met exactly. Otherwise the model "stops" after a length drawn from the
-    prompt (16 to 96 tokens), unless told to ignore the end of the sequence.
+    A length that was asked for is met exactly, as far as the context has room. Otherwise the model "stops" after a
+    length drawn from the prompt (16 to 96 tokens), unless told to ignore the end of the sequence.
     """
     prompt, most = tokens.count(ids), limits.max_model_len
     asked = _int(body.get("max_completion_tokens")) if kind == CHAT else None
@@ -226,12 +262,14 @@ def _length(kind: str, body: Body, ids: bytes, limits: Limits) -> tuple[int, str
     if asked is None and kind == TEXT:
         asked = 16  # the default of the completions API
     _check_lengths(asked, prompt, most)
+    room = most - prompt if asked is None else min(asked, most - prompt)
+    if room < 1:
+        raise invalid(f"max_tokens must be at least 1, got {room}.", "max_tokens", room)
     at_least = _int(body.get("min_tokens")) or 0
-    room = most - prompt if asked is None else asked
     if at_least > room:
         raise invalid(f"min_tokens must be less than or equal to max_tokens={room}, got {at_least}.")
     if asked is not None:
-        return asked, LENGTH
+        return room, LENGTH
     natural = max(at_least, 16 + crc32(ids, limits.seed & 0xFFFFFFFF) % 81)
     if _bool(body.get("ignore_eos")) or natural >= room:
         return room, LENGTH
@@ -252,24 +290,14 @@ def _check_lengths(asked: int | None, prompt: int, most: int) -> None:
             "input_tokens",
             most + 1,
         )
-    out = 1 if asked is None else asked
-    if prompt + out > most:
-        least = most - out + 1
-        raise invalid(
-            f"This model's maximum context length is {most} tokens. However, you requested {out} output tokens and "
-            f"your prompt contains at least {least} input tokens, for a total of at least {most + 1} tokens. "
-            "Please reduce the length of the input prompt or the number of requested output tokens.",
-            "input_tokens",
-            least,
-        )
 
 
 def chat_ids(body: Body) -> bytes:
     """Return the token ids of `messages`."""
-    messages = body["messages"]
-    if not messages:
+    said = body["messages"]
+    if not said:
         raise invalid("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    return tokens.encode_chat([(str(m.get("role", "")), _text(m.get("content"))) for m in messages])
+    return tokens.encode_chat([(str(m.get("role", "")), _text(m.get("content"))) for m in said])
 
 
 def _text(content: object) -> str:
@@ -278,9 +306,24 @@ def _text(content: object) -> str:
     return "" if content is None else str(content)
 
 
+def tokenized(body: Body) -> bytes:
+    """Return the token ids that `/tokenize` counts: of `messages` or of `prompt`, which may be empty here."""
+    if "messages" in body:
+        check_schema(CHAT, body)
+        return chat_ids(body)
+    if body.get("prompt") is None:
+        raise schema([problem("missing", f"body.{name}", "Field required", body) for name in ("prompt", "messages")])
+    check_schema(TEXT, body)
+    return b"" if body["prompt"] == "" else text_ids(body)
+
+
 def text_ids(body: Body) -> bytes:
     """Return the token ids of `prompt`: a text, or ids."""
-    prompt = body["prompt"]
+    prompt = body.get("prompt")
+    if prompt in (None, ""):
+        raise invalid("Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", "prompt")
+    if prompt == []:
+        raise invalid("You must pass at least one prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]
     if isinstance(prompt, str):
