@@ -38,7 +38,7 @@ def failover(ev: Evidence) -> Failover | None:
     """Measure from the injection to the last later arrival that the fault hurt: late, failed, or answered degraded.
 
     Degraded is good enough for availability, but that traffic did not move to another replica. Because of the
-    fault: an attempt of it is in the ledger of a victim, or none is in any ledger, or the first one starts later
+    fault: an attempt of it is in the ledger of a victim, or none is in any primary's, or the first one starts later
     than the TTFT SLA after it was sent (a cut link lies in front of the ledger).
     """
     hit = ev.t_inject
@@ -46,7 +46,8 @@ def failover(ev: Evidence) -> Failover | None:
         return None
     worse = ev.watched.filter(pl.col("violation") | (pl.col("outcome") == Outcome.DEGRADED.value))
     attempts = (
-        ev.ledger.join(worse, on="arrival", how="semi")
+        ev.ledger.filter(pl.col("role") == "primary")
+        .join(worse, on="arrival", how="semi")
         .group_by("arrival")
         .agg(
             pl.col("start").min().alias("first_attempt"),

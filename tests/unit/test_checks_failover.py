@@ -69,6 +69,18 @@ def test_a_degraded_answer_did_not_fail_over(tmp_path: Path) -> None:
     assert judge(run, tmp_path, "availability").verdict is Verdict.PASS
 
 
+def test_an_attempt_that_only_the_smaller_model_saw_was_lost_on_its_way_to_a_primary(tmp_path: Path) -> None:
+    """A cut link lies in front of the victim's ledger; the fallback's attempt must not hide that."""
+    run = runs.healthy()
+    hurt = run.between(HIT + 2, HIT + 3)
+    without_attempt(run, hurt)
+    for r in hurt:
+        r["outcome"] = "degraded"
+        run.ledger.append({**attempt(r["arrival"], r["intended"] + 0.4, "small-0"), "role": "fallback"})
+    row = judge(run, tmp_path, "failover", within=2.5)
+    assert (row.verdict, row.detail["affected"]) == (Verdict.FAIL, len(hurt))
+
+
 def test_violations_elsewhere_are_another_story(tmp_path: Path) -> None:
     run = runs.healthy()
     run.fail([r for r in run.between(HIT + 6, HIT + 30) if r not in on_victim(run, HIT, END)])
