@@ -43,10 +43,10 @@ def request(
 
 def reason(error: Exception) -> str:
     """Return a short reason without addresses of Python objects."""
+    if isinstance(error, urllib3.exceptions.NewConnectionError):  # by its class it is a time-out as well
+        return "connection refused" if "refused" in str(error) else "cannot connect"
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return "timed out"
-    if isinstance(error, urllib3.exceptions.NewConnectionError):
-        return "connection refused" if "refused" in str(error) else "cannot connect"
     if isinstance(error, urllib3.exceptions.ProtocolError):
         return "connection broken"
     return type(error).__name__
