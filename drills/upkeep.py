@@ -151,10 +151,10 @@ def lab_status() -> list[str]:
     found = manage.status()
     if found is None:
         return [f"lab: {_no_lab()}"]
-    lab = found["lab"]
+    lab, net = found["lab"], found["lab"]["network"]
     lines = [
         f"users      {lab['entry'][lab['entry']['use']]}/v1   model {lab['model']}",
-        f"router     {lab['entry']['router']}",
+        f"router     {lab['entry']['router']}   network {net['subnet'] if net else 'none of its own'}",
         f"prometheus {lab['prometheus'] or 'not there'}   alertmanager {lab['alertmanager'] or 'not there'}",
         f"gpus       {lab['nvidia_smi']}   metrics {lab['dcgm']}",
         f"defect     {lab['defect'] or 'none'}   owner {lab['owner']}   folder {lab['dir']}",
