@@ -7,6 +7,7 @@ import pytest
 from drills.experiment import load_experiment
 from drills.lab.defects import DEFECTS
 from tests.defects.table import EXPERIMENTS, ROWS, Row
+from tests.test_docs import LAB, rows, sections
 
 PLANTED = [row for row in ROWS if row.defect]
 
@@ -27,3 +28,10 @@ def test_a_row_names_checks_that_its_drill_asks(row: Row) -> None:
     asked = {check.name for check in load_experiment(row.experiment).checks}
     assert row.must_fail | row.may_fail <= asked
     assert not row.must_fail & row.may_fail
+
+
+def test_the_documentation_says_which_drill_finds_what_by_which_check() -> None:
+    fault = {row: load_experiment(row.experiment).faults[0].name for row in PLANTED}
+    by = {row: " ".join(f"`{check}`" for check in sorted(row.must_fail)) or "refused, exit code 3" for row in PLANTED}
+    documented = {found[0].strip("`"): (found[2], found[3]) for found in rows(sections(LAB)["Planted defects"])}
+    assert documented == {str(row.defect): (f"`{fault[row]}`", by[row]) for row in PLANTED}
