@@ -17,6 +17,7 @@ from typing import Any
 from drills import evidence
 from drills.checks import CHECKS
 from drills.evidence import Evidence
+from drills.load.workload import place
 from drills.model import CheckResult
 from tests.unit import probed
 
@@ -52,6 +53,10 @@ ALL_CHECKS: list[Json] = [
     {"check": "engine_vs_client", "params": {"max": 0.05}},
     {"check": "health_honest", "params": {}},
     {"check": "metrics", "params": {"preset": "serving-minimum"}},
+    {"check": "retried", "params": {"min_share": 0.5}},
+    {"check": "retry_storm", "params": {}},
+    {"check": "sessions", "params": {}},
+    {"check": "goodput", "params": {}},
 ]
 
 
@@ -142,8 +147,9 @@ def record(arrival: int, at: float, **more: Any) -> Json:
     """Return the record of an arrival that was answered in full."""
     first, last = at + TTFT_S, at + SERVICE_S
     chunks = [round(1000 * (TTFT_S + n * (SERVICE_S - TTFT_S) / 7), 2) for n in range(8)]
+    session, turn = place(arrival, 100, 4)
     base: Json = {
-        "arrival": arrival, "session": arrival // 4, "turn": arrival % 4, "intended": at, "sent": at + 0.001,
+        "arrival": arrival, "session": session, "turn": turn, "intended": at, "sent": at + 0.001,
         "headers": at + 0.01, "first_token": first, "last_token": last, "end": last, "wall": WALL + at - START,
         "outcome": "ok", "error": None, "status": 200, "detail": "", "model": "lab-chat", "cached": False,
         "tokens_asked": 32, "tokens": 32, "finish": "length", "done": True, "lag": 0.001, "dup": False,

@@ -20,6 +20,11 @@ TIGHT: dict[str, tuple[dict[str, Any], str]] = {
     "availability": ({"min": 0.99}, "1 % allowed"),
     "rejoin": ({"within": 0.1}, "0.1 s allowed"),
     "streams": ({"max_cut": 0}, "0 may be"),
+    "retried": ({}, "5 % may be"),
+    "retry_storm": ({"budget": 0.0}, "1.00 allowed"),
+    "degraded": ({}, "90 % are needed"),
+    "sessions": ({}, "99 % are needed"),
+    "goodput": ({}, "4 % may"),
 }
 
 

@@ -1,19 +1,10 @@
 from pathlib import Path
 
 from drills.checks import CHECKS
-from drills.load.workload import place
 from drills.model import Verdict
 from tests.unit import runs
 from tests.unit.retries import degrade, in_fault
 from tests.unit.runs import HIT, judge
-
-
-def chats() -> runs.Run:
-    """Return a run whose arrivals belong to a hundred chats at a time, four turns each, as the generator has them."""
-    run = runs.healthy()
-    for r in run.requests:
-        r["session"], r["turn"] = place(r["arrival"], 100, 4)
-    return run
 
 
 def going_on(run: runs.Run) -> set[int]:
@@ -23,20 +14,20 @@ def going_on(run: runs.Run) -> set[int]:
 
 
 def test_pass_when_all_could_go_on(tmp_path: Path) -> None:
-    run = chats()
+    run = runs.healthy()
     row = judge(run, tmp_path, "sessions")
     assert (row.verdict, row.value, row.bound, row.n) == (Verdict.PASS, 1.0, 0.99, len(going_on(run)))
     assert row.n == 75
 
 
 def test_a_degraded_turn_is_answered(tmp_path: Path) -> None:
-    run = chats()
+    run = runs.healthy()
     degrade(in_fault(run)[:100])
     assert judge(run, tmp_path, "sessions").verdict is Verdict.PASS
 
 
 def test_fail_when_chats_broke_off(tmp_path: Path) -> None:
-    run = chats()
+    run = runs.healthy()
     mine = going_on(run)
     lost = [r for r in in_fault(run) if r["session"] in mine][:20]
     run.fail(lost)
@@ -48,7 +39,7 @@ def test_fail_when_chats_broke_off(tmp_path: Path) -> None:
 
 
 def test_one_broken_chat_of_some_is_not_enough_to_say(tmp_path: Path) -> None:
-    run = chats()
+    run = runs.healthy()
     mine = going_on(run)
     run.fail([next(r for r in in_fault(run) if r["session"] in mine)])
     row = judge(run, tmp_path, "sessions")
@@ -57,7 +48,7 @@ def test_one_broken_chat_of_some_is_not_enough_to_say(tmp_path: Path) -> None:
 
 
 def test_what_was_cut_at_the_injection_and_what_began_after_it_do_not_count(tmp_path: Path) -> None:
-    run = chats()
+    run = runs.healthy()
     mine = going_on(run)
     run.fail([r for r in run.requests if r["intended"] < HIT and r["session"] in mine])
     run.fail([r for r in in_fault(run) if r["session"] not in mine])
@@ -65,13 +56,12 @@ def test_what_was_cut_at_the_injection_and_what_began_after_it_do_not_count(tmp_
 
 
 def test_inconclusive_when_no_chat_was_open(tmp_path: Path) -> None:
-    run = chats()
+    run = runs.healthy()
     for r in run.requests:
         r["session"], r["turn"] = r["arrival"], 1
     row = judge(run, tmp_path / "a", "sessions")
     assert (row.verdict, row.n, row.value) == (Verdict.INCONCLUSIVE, 0, None)
     assert judge(runs.quiet(), tmp_path / "b", "sessions").verdict is Verdict.INCONCLUSIVE
-    assert judge(runs.healthy(), tmp_path / "c", "sessions").verdict is Verdict.INCONCLUSIVE  # one chat at a time
 
 
 def test_a_workload_of_single_questions_is_refused() -> None:

@@ -96,3 +96,20 @@ def test_the_interval_has_its_coverage_and_no_spare_rank(n: int, quantile: float
         assert high == 1 or cdf(high - 2, n, quantile) < 0.975
     else:
         assert cdf(n - 1, n, quantile) < 0.975
+
+
+@given(n=st.integers(1, 400), q=st.floats(0.0, 0.5), data=st.data())
+def test_what_was_counted_within_the_share_passes_and_only_what_is_surely_over_it_fails(
+    n: int, q: float, data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(0, n))
+    verdict = stats.judge_counted(k, n, q)
+    assert (verdict is Verdict.PASS) == (k <= q * n + 1e-9)
+    assert (verdict is Verdict.FAIL) == (k > q * n + 1e-9 and stats.lower_bound(k, n) > q)
+    assert stats.judge_counted(0, 0, q) is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("k", "mean"), [(0, 5.0), (1, 5.0), (12, 5.0), (3, 0.0), (20.7, 20.0)])
+def test_the_chance_of_a_count_is_that_of_poisson(k: float, mean: float) -> None:
+    below = sum(math.exp(-mean) * mean**i / math.factorial(i) for i in range(math.floor(k)))
+    assert stats.chance_of_more(k, mean) == pytest.approx(1.0 - below, abs=1e-12)
