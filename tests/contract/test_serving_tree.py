@@ -134,6 +134,11 @@ def test_the_timer_alone_ends_what_a_deed_cut_short_leaves(fault: object, tree: 
     assert receipts.disarm(HOST, target.state_dir, receipt)
 
 
+def test_what_is_to_be_done_by_hand_asks_for_the_parent_first(tree: Tree, target: OneReplica) -> None:
+    [step] = aimed(engine_kill(), target).undo
+    assert receipts.manual(step) == f"kill -0 {tree.engine[0]} || kill -KILL {tree.worker[0]}"
+
+
 def test_an_engine_that_cannot_be_named_is_refused(target: OneReplica) -> None:
     nameless = replace(target.replica, engine_pid=None, engine_start=None)
     [reason] = engine_kill().preflight(target, [nameless])  # type: ignore[arg-type]

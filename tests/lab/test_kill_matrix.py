@@ -49,6 +49,9 @@ STEPS = {
         "settings.restored",
     ),
     "packet-loss": ("rules.placed",),
+    "engine-kill": ("engine.killed",),
+    "engine-hang": ("engine.stopped",),
+    "upstream-delay": ("delay.on",),
 }
 
 

@@ -18,7 +18,7 @@ from drills.errors import Refused
 from drills.lab import manage
 from drills.lab.client import Control, Lab
 from drills.lab.target import LabTarget
-from drills.model import CanDelete, HasEvents, HasGpus, HasLedger
+from drills.model import CanDelete, HasEvents, HasGpus, HasLedger, HasProxies
 from tests.lab import labs
 
 pytestmark = pytest.mark.lab
@@ -81,7 +81,7 @@ def test_control_api_wants_the_token(lab: Lab, control: Control) -> None:
 
 
 def test_the_target_has_the_lab_s_abilities(target: LabTarget) -> None:
-    for ability in (CanDelete, HasEvents, HasGpus, HasLedger):
+    for ability in (CanDelete, HasEvents, HasGpus, HasLedger, HasProxies):
         assert isinstance(target, ability)
     first = target.replicas()[0]
     assert (first.role, first.ready, first.restarts) == ("primary", True, first.restarts)
