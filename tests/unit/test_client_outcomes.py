@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import socket
 import ssl
 import threading
@@ -17,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from drills.experiment import Load
 from drills.load.client import Call, Client
 from drills.load.record import Attempt, Record
 from drills.model import Json, Outcome
@@ -208,6 +210,27 @@ def test_a_retry_saves_the_request() -> None:
     for number, request in enumerate(server.requests):
         assert f"X-Request-Id: 0badcafe-1-{number}\r\n".encode() in request
         assert f"x-stainless-retry-count: {number}\r\n".encode() in request
+
+
+def test_the_sdk_like_client_does_as_the_sdk_does() -> None:
+    """Three attempts, half a second and then a second less up to a quarter, unless the server asks for another wait."""
+    load = Load.model_validate({"arrivals": {"kind": "constant", "rate": 1.0}, "client": {"retries": "sdk-like"}})
+    wanted = load.client.retries
+    retries: Json = {"max": wanted.max, "backoff_s": wanted.backoff, "backoff_max_s": wanted.backoff_max}
+    retries |= {"jitter": wanted.jitter, "budget": wanted.budget, "header": wanted.header}
+    polite = NO.replace(b"content-length", b"retry-after: 1\r\ncontent-length")
+    for script, low, high in (
+        (sends(NO + b"}"), [0.375, 0.75], [0.5, 1.0]),
+        (sends(polite + b"}"), [1.0] * 2, [1.0] * 2),
+    ):
+        waits: list[float] = []
+        with Server(script) as server:
+            plan = load_plan(server.url, client=client_json(retries, timeout_s=30.0))
+            record = Client(plan, sleep=waits.append).ask(call())
+        assert (record.outcome, len(record.attempts)) == (Outcome.ERROR, 3)
+        assert all(a <= wait <= b for a, wait, b in zip(low, waits, high, strict=True)), waits
+        counts = [re.findall(rb"x-stainless-retry-count: (\d)", request) for request in server.requests]
+        assert counts == [[b"0"], [b"1"], [b"2"]]
 
 
 def test_the_last_failure_is_the_records() -> None:
