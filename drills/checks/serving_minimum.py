@@ -144,16 +144,16 @@ def _qps(found: Watched, limits: Thresholds) -> Row:
 
 def _p99(metric: str, words: str) -> Callable[[Watched, Thresholds], Row]:
     def row(found: Watched, limits: Thresholds) -> Row:
-        """As everywhere: failed requests are infinitely slow, and a quantile is an exact test on what is over."""
+        """As an alarm has it: what was measured beside its threshold. Failed requests are infinitely slow."""
         bound = limits.p99_times_sla * getattr(found.ev.sla, metric).value_s
         values = found.arrivals.select(pl.col(metric).drop_nulls().sort())[metric].to_list()
         over = sum(1 for value in values if not value <= bound)
         p50, p99 = stats.nearest_rank(values, 0.5), stats.nearest_rank(values, 0.99)
-        if p50 is None or p99 is None:
-            return Row(f"p99 {words}", Verdict.INCONCLUSIVE, reason="no arrival", source="requests.ndjson")
+        if p50 is None or p99 is None or len(values) < stats.claim_minimum(0.99):
+            few = f"{len(values)} arrivals; no p99 is claimed from fewer than {stats.claim_minimum(0.99)}"
+            return Row(f"p99 {words}", Verdict.INCONCLUSIVE, None, seconds(bound), "s", few, "requests.ndjson")
         reason = f"p50 {_ms(p50)}; {over} of {len(values)} over {limits.p99_times_sla:g} x SLA"
-        verdict = stats.judge_share(over, len(values), 0.01)
-        return Row(f"p99 {words}", verdict, _number(p99), seconds(bound), "s", reason, "requests.ndjson")
+        return judged(f"p99 {words}", p99, AT_MOST, seconds(bound), "s", reason, "requests.ndjson")
 
     return row
 
@@ -165,10 +165,11 @@ def _ms(value_s: float) -> str:
 def _errors(found: Watched, limits: Thresholds) -> Row:
     arrivals = found.arrivals
     n, bad = arrivals.height, arrivals.height - int(arrivals["good"].sum())
-    verdict = stats.judge_share(bad, n, limits.errors_max)
     reason = f"{bad} of {n} arrivals were not answered"
-    value = round(bad / n, 6) if n else None
-    return Row("error ratio", verdict, value, limits.errors_max, "ratio", reason, "requests.ndjson")
+    if not n or 0 < n * limits.errors_max < 1:
+        few = f"{reason}; one of so few is more than {100 * limits.errors_max:g} % already"
+        return Row("error ratio", Verdict.INCONCLUSIVE, None, limits.errors_max, "ratio", few, "requests.ndjson")
+    return judged("error ratio", bad / n, AT_MOST, limits.errors_max, "ratio", reason, "requests.ndjson")
 
 
 # ---- engines -------------------------------------------------------------------------------------------
