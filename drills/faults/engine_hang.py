@@ -117,9 +117,9 @@ def _state(target: Target, victim: Json) -> str | None:
 
 def _look(target: Target, victim: Json) -> Json:
     """Return what an engine does. It hangs when stopped and silent, does not when going on and answering or gone."""
-    state = _state(target, victim)
     now = next((r for r in target.replicas() if r.name == victim["name"]), None)
     answers, error = _answers(target, now) if now else (False, "the replica is gone")
+    state = _state(target, victim)  # last: right after the signal a process may not have stopped yet
     stopped = state == "T"
     hangs = None if stopped == answers and state is not None else stopped
     return {

@@ -77,7 +77,8 @@ def read(line: str, popen: subprocess.Popen[str] | None = None) -> Tree:
 def running() -> Iterator[Tree]:
     """Run such a tree in a session of its own."""
     argv = [sys.executable, __file__]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    quiet = {"PYTHONWARNINGS": "ignore"}  # the tracker says what it freed
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | quiet
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, start_new_session=True) as popen:
         assert popen.stdout is not None
         tree = read(popen.stdout.readline(), popen)
