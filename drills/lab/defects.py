@@ -47,7 +47,7 @@ DEFECTS: dict[str, Defect] = {
         "client and router both try again, without a budget, and the survivors can just carry the load and queue "
         "little: what they turn away comes back many times",
         lab={
-            "engine_args": ("--step-base-ms=20", "--max-num-seqs=12", "--max-num-queued-reqs=16"),
+            "engine_args": ("--step-base-ms=24", "--max-num-seqs=12", "--max-num-queued-reqs=14"),
             "router_args": ("--retry-max-retries=5", "--disable-circuit-breaker"),
             "edge_args": NO_WAY_OUT,
         },
