@@ -9,6 +9,7 @@ import polars as pl
 from drills import stats
 from drills.checks.base import NO_INJECTION, Check
 from drills.checks.measures import seconds
+from drills.checks.watching import on
 from drills.evidence import Evidence
 from drills.model import CheckResult, Json, Outcome, Verdict
 from drills.params import Duration, DurationOrSla, Params, Share
@@ -86,10 +87,17 @@ class Degraded(Check[DegradedParams]):
 
 
 def needed(ev: Evidence, of: str, bound_s: float) -> pl.DataFrame:
-    """Return the requests begun in the fault, all or those without a full answer within the bound (seconds)."""
+    """Return the requests that the degradation path is asked about.
+
+    All that had the fault before them for as long as the bound (seconds): who comes shortly before it goes off is
+    answered in time by whom he asked. Or those begun in its phase without a full answer within the bound.
+    """
     frame = ev.cohort("fault")
+    if of == "all":
+        ends = [on(ev, receipt)[1] for receipt in ev.receipts] if ev.held else []
+        return frame.filter(pl.col("intended") < min(ends) - bound_s) if ends else frame
     in_time = (pl.col("outcome") == Outcome.OK) & (pl.col("ttft") <= bound_s)
-    return frame if of == "all" else frame.filter(~in_time.fill_null(value=False))
+    return frame.filter(~in_time.fill_null(value=False))
 
 
 def _declared(ev: Evidence) -> bool:

@@ -6,10 +6,12 @@ from drills.checks import CHECKS
 from drills.model import Verdict
 from drills.params import FROM_FILE
 from tests.unit import runs
-from tests.unit.retries import degrade, held, in_fault, late, quiet_service
+from tests.unit.retries import OFF, degrade, held, in_fault, late, quiet_service
 from tests.unit.runs import HIT, judge
 
 DECLARED = {"fallback_models": ["lab-small"], "cached": {"header": "x-cache", "value": "hit"}}
+#: Arrivals that had the fault before them for a second at least, the SLA's bound.
+N = 1167
 
 
 def run_of(rate: float = 20.0) -> runs.Run:
@@ -23,8 +25,8 @@ def test_pass_when_the_smaller_model_answers_all(tmp_path: Path) -> None:
     degrade(in_fault(run)[10:])
     degrade(in_fault(run)[100:110], cached=True)
     row = judge(run, tmp_path, "degraded")
-    assert (row.verdict, row.value, row.bound, row.n) == (Verdict.PASS, round(1189 / 1199, 6), 0.9, 1199)
-    assert (row.detail["fallback"], row.detail["cached"], row.detail["opened_s"]) == (1179, 10, 0.5)
+    assert (row.verdict, row.value, row.bound, row.n) == (Verdict.PASS, round((N - 10) / N, 6), 0.9, N)
+    assert (row.detail["fallback"], row.detail["cached"], row.detail["opened_s"]) == (N - 20, 10, 0.5)
     assert row.detail["degraded_ttft_p99_s"] == 0.45
 
 
@@ -33,17 +35,17 @@ def test_fail_when_users_wait_instead(tmp_path: Path) -> None:
     late(in_fault(run))
     row = judge(run, tmp_path, "degraded")
     assert (row.verdict, row.value) == (Verdict.FAIL, 0.0)
-    assert "0 of 1199 arrivals got a degraded answer within 1 s" in row.reason
+    assert f"0 of {N} arrivals got a degraded answer within 1 s" in row.reason
     assert "90 % are needed" in row.reason
-    assert row.detail["outcomes"] == {"ok": 1199}
+    assert row.detail["outcomes"] == {"ok": N}
 
 
 def test_fail_when_the_fallback_is_slow(tmp_path: Path) -> None:
     run = run_of()
     degrade(in_fault(run), ttft_s=1.5)
     row = judge(run, tmp_path, "degraded")
-    assert (row.verdict, row.value, row.detail["degraded_late"]) == (Verdict.FAIL, 0.0, 1199)
-    assert "1199 a later one" in row.reason
+    assert (row.verdict, row.value, row.detail["degraded_late"]) == (Verdict.FAIL, 0.0, N)
+    assert f"{N} a later one" in row.reason
     assert judge(run, tmp_path, "degraded", ttft=2.0).verdict is Verdict.PASS
 
 
@@ -55,13 +57,23 @@ def test_fail_when_it_opens_late(tmp_path: Path) -> None:
     assert (row.verdict, "1 s allowed" in row.reason) == (Verdict.FAIL, True)
 
 
+def test_who_comes_right_before_the_fault_goes_off_needs_no_other_answer(tmp_path: Path) -> None:
+    run = run_of()
+    degrade(in_fault(run, HIT, OFF - 1.1))
+    row = judge(run, tmp_path / "a", "degraded", min_share=1.0)
+    assert (row.verdict, row.value) == (Verdict.PASS, 1.0)
+    run.drop("revert.end")
+    run.drop("proof.off")
+    assert judge(run, tmp_path / "b", "degraded", min_share=1.0).n == N + 32  # it never went off
+
+
 @pytest.mark.parametrize("rest", ["error", "hung", "truncated"])
 def test_whoever_got_nothing_was_not_degraded(tmp_path: Path, rest: str) -> None:
     run = run_of()
     degrade(in_fault(run)[:600])
     run.fail(in_fault(run)[600:], rest)
     row = judge(run, tmp_path, "degraded")
-    assert (row.verdict, row.detail["outcomes"]) == (Verdict.FAIL, {"degraded": 600, rest: 599})
+    assert (row.verdict, row.detail["outcomes"]) == (Verdict.FAIL, {"degraded": 600, rest: N - 600})
 
 
 def test_of_hit_asks_only_for_those_whom_no_primary_answered_in_time(tmp_path: Path) -> None:
