@@ -52,7 +52,7 @@ def healthy(port: int) -> bool:
 def routed(folder: Path, workers: list[str]) -> Iterator[int]:
     port = free_port()
     with Path(folder, "router.log").open("wb") as log:
-        argv = router.argv(port, free_port(), workers)
+        argv = router.argv("127.0.0.1", port, free_port(), workers)
         with subprocess.Popen(argv, stdout=log, stderr=log) as child:
             try:
                 eventually(lambda: child.poll() is not None or healthy(port), timeout_s=30)

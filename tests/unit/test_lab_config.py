@@ -54,7 +54,7 @@ def test_an_unknown_defect_names_the_nearest() -> None:
 
 
 def test_extra_router_arguments_come_after_the_healthy_ones() -> None:
-    line = router.argv(1, 2, ["http://w"], ["--health-check-interval-secs=86400"])
+    line = router.argv("127.0.0.1", 1, 2, ["http://w"], ["--health-check-interval-secs=86400"])
     settings = [a for a in line if a.startswith("--health-check-interval-secs")]
     assert settings[-1] == "--health-check-interval-secs=86400"
     assert line[-2:] == ["--worker-urls", "http://w"]
