@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def recover(
         for name, folder in folders.items():
             if run in (None, name) and _close_journal(name, folder, done):
                 host.remove(f"{state_dir}/lock/lock.json.{name}")  # of a driver that died while it took the lock
-    _sweep(host, state_dir)
+    written = {str(Path(step["path"]).parent) for o in [*there, *lost] for step in o.receipt.undo if "path" in step}
+    _sweep(host, (state_dir, *(f"{state_dir}/{name}" for name in host.list(state_dir)), *sorted(written)))
     return done
 
 
@@ -190,9 +192,9 @@ def _close_journal(run: str, folder: Path, done: Recovered) -> bool:
     return True
 
 
-def _sweep(host: Host, state_dir: str) -> None:
+def _sweep(host: Host, folders: Sequence[str]) -> None:
     """Remove files that were being written when their writer died."""
-    for folder in (state_dir, *(f"{state_dir}/{name}" for name in host.list(state_dir))):
+    for folder in folders:
         for name in host.list(folder):
             writer = WRITER.match(name)
             if writer and not host.alive(int(writer[1]), int(writer[2])):

@@ -215,3 +215,14 @@ def test_files_whose_writer_died_are_swept_and_others_are_not(state: Path) -> No
         path.touch()
     recover(state)
     assert [path.exists() for path in (*dead, mine, foreign)] == [False, False, True, True]
+
+
+def test_what_was_being_written_beside_a_file_of_the_fault_is_swept_too(state: Path, tmp_path: Path) -> None:
+    """A proxy's folder is outside the state folder; only receipts tell of it."""
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    (folder := tmp_path / "faults").mkdir()
+    (dead := folder / f"{TEMPORARY}{int(gone.stdout)}-1234-abc").touch()
+    (somebody_s := folder / "another.json").touch()
+    on(state, receipt_of(state, undo=({"do": "remove", "path": str(folder / "fault.json")},)))
+    assert recover(state).restored is Restored.CLEAN
+    assert [path.exists() for path in (dead, somebody_s)] == [False, True]
