@@ -16,6 +16,8 @@ from drills.params import Duration, Params
 
 #: A smaller part of the answers that the ledger knows says too little: the rest went with a counter that was reset.
 COUNTED_MIN = 0.9
+#: What is taken out as somebody else's must not be most of it.
+OTHERS_MAX = 0.5
 #: Means of fewer requests swing too much.
 MIN_N = 30
 
@@ -78,34 +80,48 @@ def _client(ev: Evidence, params: EngineVsClientParams) -> list[float]:
 
 def _engine(ev: Evidence, metric: str, span: Span) -> Json | str:
     """Return the engines' own mean over the load's requests, or why it cannot be told."""
-    total = count = 0.0
-    ours: int | None = 0 if ev.has_ledger else None
+    total, count, answered, reached = 0.0, 0.0, 0, 0
     for name in engines.primaries(ev):
         added = engines.inside(engines.counter(ev, name, f"{metric}_sum"), span.begin, span.end)
         counted = engines.inside(engines.counter(ev, name, f"{metric}_count"), span.begin, span.end)
         if added is None or counted is None:
             continue
         total, count = total + added[2], count + counted[2]
-        if ours is not None:
-            ours += _answered(ev, name, metric, counted[0], counted[1])
+        mine = _attempts(ev, name, metric, counted[0], counted[1])
+        answered, reached = answered + mine[0], reached + mine[1]
     if not count:
         return f"no engine told its {metric} in that time"
-    if metric == "tpot" or ours is None:  # tpot is counted per further token: completions of one have none
+    if metric == "tpot" or not ev.has_ledger:  # tpot is counted per further token: completions of one have none
         return {"mean_s": seconds(total / count), "count": round(count), "not_ours": None}
-    if ours < MIN_N or count < COUNTED_MIN * ours:
-        return f"the engines counted {count:.0f} answers and the ledger {ours}: counters were reset in between"
+    if reached < MIN_N:
+        return f"{reached} attempts reached the engines in that time; {MIN_N} are needed"
+    if count < COUNTED_MIN * answered:
+        return f"the engines counted {count:.0f} answers and the ledger {answered}: counters were reset in between"
     # Completions of one token, of our probe and of health checks, are in the engine's histogram as well.
-    others, probe_s = max(0.0, count - ours), _probe_s(ev, span)
+    others, probe_s = max(0.0, count - reached), _probe_s(ev, span)
+    if others > OTHERS_MAX * count:
+        return f"{others:.0f} of the {count:.0f} requests that the engines counted were not the run's, or were given up"
     mean = (total - others * probe_s) / (count - others)
     return {"mean_s": seconds(mean), "count": round(count), "not_ours": round(others), "probe_s": seconds(probe_s)}
 
 
-def _answered(ev: Evidence, replica: str, metric: str, begin: float, end: float) -> int:
-    """Return how many of the run's attempts the replica answered in that time, by the ledger."""
-    stamp = pl.col("first_byte" if metric == "ttft" else "last_byte").is_between(begin, end, closed="right")
-    whole = pl.lit(True) if metric == "ttft" else pl.col("close") == "complete"
-    mine = pl.col("arrival").is_not_null() & (pl.col("replica") == replica) & pl.col("first_byte").is_not_null()
-    return ev.ledger.filter(mine & stamp & whole).height
+def _attempts(ev: Evidence, replica: str, metric: str, begin: float, end: float) -> tuple[int, int]:
+    """Return how many of the run's attempts the replica answered in that time, and how many it took; by the ledger.
+
+    What somebody gave up while a delay in front of the engine held it has no first byte, and yet the engine made its
+    first token. An answer that was given up half-way has no e2e at the engine.
+    """
+    if not ev.has_ledger:
+        return 0, 0
+    accepted = pl.col("connected").is_not_null() & (pl.col("status").is_null() | (pl.col("status") == 200))
+    mine = ev.ledger.filter(pl.col("arrival").is_not_null() & (pl.col("replica") == replica) & accepted)
+    if metric == "e2e":
+        whole = mine.filter(
+            (pl.col("close") == "complete") & pl.col("last_byte").is_between(begin, end, closed="right")
+        )
+        return whole.height, whole.height
+    answered = mine.filter(pl.col("first_byte").is_between(begin, end, closed="right"))
+    return answered.height, mine.filter(pl.col("start").is_between(begin, end, closed="right")).height
 
 
 def _probe_s(ev: Evidence, span: Span) -> float:

@@ -98,6 +98,19 @@ def test_the_postmortem_names_what_a_reader_asks_for(gpu_reset: Ran) -> None:
         assert wanted in text, wanted
 
 
+def test_probes_that_only_some_checks_need_ask_the_real_thing(gpu_reset: Ran) -> None:
+    honest, metrics = gpu_reset.row("health_honest"), gpu_reset.row("metrics")
+    [victim] = gpu_reset.events("inject.hit")[0]["data"]["victims"]
+    assert honest["detail"]["replicas"][victim]["200"] > 0
+    assert honest["detail"]["replicas"][victim].keys() - {"200"}  # a dead engine's proxy refuses, or says 503
+    assert honest["detail"]["not_completing_s"].keys() == {victim}
+    judged = {row["metric"]: (row["verdict"], row["value"]) for row in metrics["detail"]["rows"]}
+    assert (judged["scraped"], judged["business metric"][0]) == (("pass", 4.0), "pass")
+    found = gpu_reset.events("metrics.names")[0]["data"]
+    assert found["names"]["prefix_hits"] == "vllm:prefix_cache_hits_total"
+    assert found["absent"] == ["prefix_hit_rate", "swapped"]
+
+
 def test_judging_and_reporting_again_give_the_same_bytes(gpu_reset: Ran, drill: Driller, tmp_path: Path) -> None:
     """Offline: with no lab to be found and every connection refused."""
     assert gpu_reset.folder is not None

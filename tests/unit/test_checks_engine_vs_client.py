@@ -81,3 +81,33 @@ def test_without_a_ledger_the_engines_own_mean_is_taken_as_it_is(tmp_path: Path)
     run.has_ledger = False
     row = judge(run, tmp_path, "engine_vs_client", max=0.1)
     assert (row.verdict, row.detail["engine"]["not_ours"]) == (Verdict.PASS, None)
+
+
+def test_what_was_given_up_in_front_of_the_engine_was_made_by_it_all_the_same(tmp_path: Path) -> None:
+    """A delay holds the first bytes back; most clients leave, a few wait."""
+    run = runs.healthy()
+    kept = {r["arrival"] for r in run.between(HIT, RECOVERY)[::20]}
+    for r in run.between(HIT, RECOVERY):
+        r |= {} if r["arrival"] in kept else {"outcome": "degraded", "model": "lab-small"}
+        r |= {key: r[key] + 3 for key in ("headers", "first_token", "last_token", "end")}
+    for a in run.ledger:
+        if HIT <= a["start"] < RECOVERY and int(a["id"].split("-")[1]) not in kept:
+            a |= {
+                "first_byte": None,
+                "last_byte": None,
+                "status": None,
+                "end": a["start"] + 0.4,
+                "close": "client_gone",
+            }
+    row = judge(run, tmp_path, "engine_vs_client", metric="ttft", max=0.25)
+    assert row.verdict is Verdict.FAIL, row.reason
+    assert row.value == pytest.approx(3.01, abs=0.01)
+
+
+def test_inconclusive_when_most_of_what_the_engine_did_was_for_others(tmp_path: Path) -> None:
+    run = runs.healthy()
+    for s in run.samples:
+        if s["probe"] == "vllm" and s["ok"]:
+            s["values"]["ttft_count"] *= 3
+    row = judge(run, tmp_path, "engine_vs_client", metric="ttft", max=0.25)
+    assert (row.verdict, "were not the run's" in row.reason) == (Verdict.INCONCLUSIVE, True)
