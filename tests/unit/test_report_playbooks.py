@@ -30,7 +30,7 @@ def test_parts_come_in_their_order(path: Path) -> None:
 def test_the_first_block_defines_every_variable(path: Path) -> None:
     first, *rest = blocks(path)
     defined = {}
-    for line in first.splitlines():
+    for line in (line for line in first.splitlines() if not line.startswith("#")):
         name, value = line.split("=", 1)
         assert value.startswith(f"${{{name}:-"), line
         defined[name] = value
