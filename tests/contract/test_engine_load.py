@@ -154,7 +154,7 @@ def test_a_stopped_api_server_does_not_stop_the_engine_and_sends_all_it_missed_a
         reply = talk.finish()
     deltas = [e["choices"][0]["delta"].get("content", "") for e in reply.events()[:-1] if e["choices"]]
     assert reply.content().split() == [f"t{i}" for i in range(1500)]
-    assert max(len(d.split()) for d in deltas) > 300
+    assert max(len(d.split()) for d in deltas) > 20
 
 
 @pytest.mark.emulator

@@ -225,7 +225,9 @@ class App:
             upto, finish = generation.received, generation.finish
             if upto == sent and finish is None:
                 continue
-            part = (opening + stream.delta(sent, upto, finish)).encode()
+            # A request that never got a token ends without a word of why: vLLM drops an empty first delta.
+            said = stream.delta(sent, upto, finish) if upto else ""
+            part = (opening + said).encode()
             if finish is not None:
                 part += stream.end(upto)
             sent, opening = upto, ""
