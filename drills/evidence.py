@@ -191,12 +191,17 @@ class Evidence:
 
     @cached_property
     def in_flight_on_victims(self) -> frozenset[int]:
-        """Return the arrivals with an attempt open on a victim at the injection, by the ledger."""
+        """Return the arrivals with an attempt open on a victim at the injection, by the ledger.
+
+        A fault that is held comes on in steps, and what reached the victim between the first and the last of them
+        is caught by it as well.
+        """
         hit = self.t_inject
         if hit is None:
             return frozenset()
+        done = max([hit, *(event.mono for event in self.of("inject.end"))]) if self.held else hit
         still_open = pl.col("end").is_null() | (pl.col("end") > hit)
-        rows = self.ledger.filter(pl.col("replica").is_in(list(self.victims)) & (pl.col("start") <= hit) & still_open)
+        rows = self.ledger.filter(pl.col("replica").is_in(list(self.victims)) & (pl.col("start") <= done) & still_open)
         return frozenset(rows["arrival"].drop_nulls().to_list())
 
 

@@ -90,14 +90,16 @@ def needed(ev: Evidence, of: str, bound_s: float) -> pl.DataFrame:
     """Return the requests that the degradation path is asked about.
 
     All that had the fault before them for as long as the bound (seconds): who comes shortly before it goes off is
-    answered in time by whom he asked. Or those begun in its phase without a full answer within the bound.
+    answered in time by whom he asked. Or those begun in its phase without a full answer within the bound; what the
+    victim had begun to answer when the link was cut is a stream, and no other model can go on with it.
     """
     frame = ev.cohort("fault")
     if of == "all":
         ends = [on(ev, receipt)[1] for receipt in ev.receipts] if ev.held else []
         return frame.filter(pl.col("intended") < min(ends) - bound_s) if ends else frame
     in_time = (pl.col("outcome") == Outcome.OK) & (pl.col("ttft") <= bound_s)
-    return frame.filter(~in_time.fill_null(value=False))
+    cut = pl.col("arrival").is_in(list(ev.in_flight_on_victims)) & (pl.col("outcome") != Outcome.DEGRADED)
+    return frame.filter(~in_time.fill_null(value=False) & ~(cut & pl.col("first_token").is_not_null()))
 
 
 def _declared(ev: Evidence) -> bool:

@@ -34,7 +34,8 @@ class Sessions(Check[SessionsParams]):
             return cls.unclear(NO_INJECTION)
         known = pl.col("session").is_not_null()
         begun = ev.requests.filter(known & (pl.col("intended") < hit))["session"].unique()
-        later = ev.watched.filter(known & pl.col("session").is_in(begun.implode()))
+        caught = pl.col("arrival").is_in(list(ev.in_flight_on_victims))
+        later = ev.watched.filter(known & pl.col("session").is_in(begun.implode()) & ~caught)
         chats = later.group_by("session").agg(pl.col("good").all(), pl.len().alias("turns")).sort("session")
         broken = chats.filter(~pl.col("good"))
         n, lost = chats.height, broken.height

@@ -42,7 +42,7 @@ class Streams(Check[StreamsParams]):
         silent = _silent()
         cut = open_then.filter(broken & (pl.col("first_token").is_not_null() | on_victim) & ~silent)
         shortened, repeated = open_then.filter(silent), open_then.filter(pl.col("dup").fill_null(value=False))
-        in_flight = caught.filter(on_victim).height
+        in_flight = open_then.filter(on_victim).height
         bound = in_flight if params.max_cut == "in_flight_on_victim" else params.max_cut
         row = {
             "value": cut.height, "bound": bound, "unit": "count", "n": in_flight, "events": (ev.hits[0].n,),

@@ -78,7 +78,8 @@ def streams(facts: Facts) -> Streams | None:
     if facts.hit is None or not facts.evidence.has_ledger:
         return None
     arrivals = list(facts.evidence.in_flight_on_victims)
-    rows = facts.cohorts["caught"].filter(pl.col("arrival").is_in(arrivals))
+    began = pl.concat([facts.cohorts["caught"], facts.evidence.watched])
+    rows = began.filter(pl.col("arrival").is_in(arrivals))
     return Streams(rows.height, rows.filter(pl.col("outcome").is_in(BROKEN)).height)
 
 

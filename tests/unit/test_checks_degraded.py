@@ -88,6 +88,20 @@ def test_of_hit_asks_only_for_those_whom_no_primary_answered_in_time(tmp_path: P
     assert "that no primary answered in time" in row.reason
 
 
+def test_of_hit_does_not_ask_for_a_stream_that_was_on_its_way_when_the_link_was_cut(tmp_path: Path) -> None:
+    run = run_of()
+    degrade(in_fault(run, HIT + 0.1, HIT + 2))
+    mine = next(r for r in in_fault(run, HIT, HIT + 0.1))
+    cut = {"outcome": "hung", "done": False, "finish": None, "tokens": None}
+    mine |= cut
+    line = next(line for line in run.ledger if line["id"] == mine["attempts"][0]["id"])
+    assert judge(run, tmp_path / "a", "degraded", of="hit", min_share=1.0).verdict is not Verdict.PASS
+    line["replica"] = runs.VICTIM
+    assert judge(run, tmp_path / "b", "degraded", of="hit", min_share=1.0).verdict is Verdict.PASS
+    mine |= {"first_token": None, "last_token": None, "chunks": []}  # no token yet: another model could have answered
+    assert judge(run, tmp_path / "c", "degraded", of="hit", min_share=1.0).verdict is not Verdict.PASS
+
+
 def test_inconclusive_when_nobody_needed_it(tmp_path: Path) -> None:
     run = run_of()
     row = judge(run, tmp_path, "degraded", of="hit")

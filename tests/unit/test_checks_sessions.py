@@ -3,7 +3,7 @@ from pathlib import Path
 from drills.checks import CHECKS
 from drills.model import Verdict
 from tests.unit import runs
-from tests.unit.retries import degrade, in_fault
+from tests.unit.retries import degrade, held, in_fault
 from tests.unit.runs import HIT, judge
 
 
@@ -53,6 +53,18 @@ def test_what_was_cut_at_the_injection_and_what_began_after_it_do_not_count(tmp_
     run.fail([r for r in run.requests if r["intended"] < HIT and r["session"] in mine])
     run.fail([r for r in in_fault(run) if r["session"] not in mine])
     assert judge(run, tmp_path, "sessions").verdict is Verdict.PASS
+
+
+def test_a_turn_that_was_in_flight_on_the_victim_while_the_fault_came_on_is_no_later_turn(tmp_path: Path) -> None:
+    run = held(runs.healthy())
+    mine = going_on(run)
+    turn = next(r for r in in_fault(run, HIT, HIT + 0.1) if r["session"] in mine)
+    run.fail([turn], "hung", None)
+    line = next(line for line in run.ledger if line["id"] == turn["attempts"][0]["id"])
+    line["replica"] = "replica-0"
+    assert judge(run, tmp_path / "a", "sessions").detail["turns_not_answered"] == 1
+    line["replica"] = runs.VICTIM
+    assert judge(run, tmp_path / "b", "sessions").detail["turns_not_answered"] == 0
 
 
 def test_inconclusive_when_no_chat_was_open(tmp_path: Path) -> None:

@@ -72,6 +72,18 @@ def test_what_was_in_flight_on_the_victim_is_the_ledgers_word(tmp_path: Path) ->
     assert run.evidence(tmp_path).in_flight_on_victims == before | {7}
 
 
+def test_what_reaches_the_victim_while_a_held_fault_comes_on_is_caught_by_it(tmp_path: Path) -> None:
+    run = runs.healthy()
+    begun = HIT + 0.05
+    run.ledger.append(runs.attempt(9, begun, runs.VICTIM))
+    assert 9 not in run.evidence(tmp_path / "one-shot").in_flight_on_victims
+    for proof in run.of("proof.on"):
+        proof["held"] = True
+    assert 9 in run.evidence(tmp_path / "held").in_flight_on_victims
+    run.ledger[-1]["start"] = HIT + 0.2  # the deed is done at HIT + 0.1
+    assert 9 not in run.evidence(tmp_path / "later").in_flight_on_victims
+
+
 def test_latencies_count_from_the_intended_start_and_failures_are_infinite(tmp_path: Path) -> None:
     run = runs.healthy()
     late, failed, mute, single = run.requests[300:304]
@@ -123,7 +135,7 @@ def test_any_prefix_of_a_journal_can_be_read(tmp_path: Path, count: int) -> None
     run = runs.healthy()
     run.events = sorted(run.events, key=lambda e: e["mono"])[:count]
     ev = run.evidence(tmp_path)
-    assert (ev.t_inject is None) == (count < 9)
+    assert (ev.t_inject is None) == (not run.of("inject.hit"))
     assert ev.cohort("baseline").height >= 0
     assert ev.cohort("fault").height >= 0
     assert ev.run == runs.RUN
