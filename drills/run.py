@@ -327,11 +327,15 @@ class Drill:
         from_injection = planned["recovery_from"] == "injection"
         zero = (self.active.hit_mono or fault_began) if from_injection else began
 
+        complete: float | None = None  # since when all replicas serve; one that is back only now is watched too
+
         def settled() -> bool:
+            nonlocal complete
             now = self.clock.mono()
-            if not planned["recovery_auto"] or now - began < WATCH_S:
+            complete = (complete or now) if self.watch.all_serve_again() else None
+            if not planned["recovery_auto"] or complete is None or not self.watch.quiet():
                 return False
-            return self.watch.all_serve_again() and self.watch.quiet() and now - self._bad_mono() >= WATCH_S
+            return now - max(complete, self._bad_mono()) >= WATCH_S
 
         left_s = max(zero + planned["recovery_s"] - began, WATCH_S)
         self.s.view.phase(Phase.RECOVERY.value, left_s)
