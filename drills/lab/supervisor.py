@@ -23,7 +23,7 @@ from aiohttp import web
 
 from drills.access import procs
 from drills.errors import DrillError
-from drills.lab import client, control, keeper, monitoring, network, parts, processes, router
+from drills.lab import client, control, keeper, monitoring, network, parts, processes, router, vllm_engine
 from drills.lab.config import LabConfig, load
 from drills.lab.control import Feed
 from drills.lab.network import LOOPBACK, NO_NETWORK, Network, NetworkError, Sandbox
@@ -159,7 +159,7 @@ class Supervisor:
         await self._serve()
         self._make_network()
         gpus, gpu_notes = parts.make_gpus(self.dir, c)
-        self.notes += gpu_notes
+        self.notes += [*gpu_notes, *vllm_engine.notes(c)]
         specs = [parts.replica_spec(self.dir, c, i, gpus[i % len(gpus)], self.net) for i in range(len(c.names))]
         self.replicas = {spec.name: Replica(spec, self._http, self._tell) for spec in specs}
         for replica in self.replicas.values():

@@ -77,6 +77,16 @@ def settings(config: LabConfig, vllm: str) -> LabConfig:
     )
 
 
+def notes(config: LabConfig) -> list[str]:
+    """Return what a reader of the lab's figures must know."""
+    if config.engine != "vllm":
+        return []
+    found = [f"{config.model} is real vLLM ({config.vllm}), {config.fallback_model} is the emulator"]
+    if not _pinned():
+        found.append("load and engines share their cores (one core, or no taskset): gaps may be the load's own")
+    return found
+
+
 def argv(vllm: str, model: Path, *args: str, device: str | None = None) -> list[str]:
     """Return the command line of a replica; the process stays the same one through `env` and `taskset`."""
     env = {**QUIET, **SMALL, **({DEVICE: device} if device else {})}

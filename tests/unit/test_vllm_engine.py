@@ -58,7 +58,10 @@ def test_engines_and_load_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None
     assert vllm_engine.client_cpu(LabConfig()) is None
     words = vllm_engine.argv("/opt/vllm", Path("/model"))
     assert words[words.index("--cpu-list") + 1] == "5,7"
+    assert vllm_engine.notes(real) == ["lab-chat is real vLLM (/opt/vllm), lab-small is the emulator"]
+    assert vllm_engine.notes(LabConfig()) == []
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {2})
+    assert "share their cores" in vllm_engine.notes(real)[1]
     assert vllm_engine.client_cpu(real) is None
     assert "--cpu-list" not in vllm_engine.argv("/opt/vllm", Path("/model"))
 
