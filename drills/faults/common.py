@@ -74,12 +74,6 @@ def burial(pid: int | None, start: int | None, left: Sequence[Json]) -> tuple[Js
     return tuple(kill) if pid and start else ()
 
 
-def unknown_engines(victims: Sequence[Replica]) -> list[str]:
-    """Return a reason to refuse for each victim whose engine cannot be named."""
-    lost = [v for v in victims if not (v.engine_pid and v.engine_start)]
-    return [f"{v.name}: its engine process is not known, so it cannot be signalled safely" for v in lost]
-
-
 def bystanders(target: Target, victims: Sequence[Replica]) -> list[Json]:
     """Return the identity of every replica that is not a victim."""
     names = {v.name for v in victims}

@@ -11,16 +11,8 @@ from typing import ClassVar
 
 from drills import receipts
 from drills.access import procs
-from drills.errors import DrillError
-from drills.faults.common import (
-    FaultParams,
-    bystanders,
-    pinned,
-    refuse_others,
-    still_the_one,
-    unknown_engines,
-    untouched,
-)
+from drills.faults.common import FaultParams, bystanders, pinned, untouched
+from drills.faults.engines import signal_engines, unknown_engines
 from drills.model import Context, Json, Observation, Receipt, Replica, Restored, Target
 from drills.probes import completion, http
 from drills.probes.http import ProbeError
@@ -76,16 +68,7 @@ class EngineHang:
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
         """Stop each engine, if all victims are still those that were aimed at; each is looked at again right before."""
-        refuse_others(receipt, target.replicas())
-        for victim in receipt.victims:
-            if still_the_one(victim, target.replicas()) is None:
-                raise DrillError(f"{victim['name']}: became another replica during the deed; it was not stopped")
-            ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [victim["name"]]})
-            hit = target.host(victim["host"]).signal(victim["engine_pid"], victim["engine_start"], "STOP")
-            step = {"receipt": receipt.id, "step": "engine.stopped", "ok": hit, "pid": victim["engine_pid"]}
-            ctx.tell("inject.step", step | {"replica": victim["name"]})
-            if not hit:
-                raise DrillError(f"{victim['name']}: its engine was gone before it could be stopped")
+        signal_engines(target, receipt, ctx, "STOP", done="stopped")
 
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Prove that the engines are stopped and silent while the others answer; or that they go on and answer."""

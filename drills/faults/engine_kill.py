@@ -11,18 +11,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from drills import receipts
-from drills.errors import DrillError
-from drills.faults.common import (
-    FaultParams,
-    burial,
-    bystanders,
-    offspring,
-    pinned,
-    refuse_others,
-    still_the_one,
-    unknown_engines,
-    untouched,
-)
+from drills.faults.common import FaultParams, burial, bystanders, offspring, pinned, untouched
+from drills.faults.engines import signal_engines, unknown_engines
 from drills.model import Context, Json, Observation, Receipt, Replica, Restored, Target
 
 #: A server notices at the next request, or at a look every 5 s, and takes a second to end.
@@ -72,16 +62,7 @@ class EngineKill:
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
         """Kill each engine, if all victims are still those that were aimed at; each is looked at again right before."""
-        refuse_others(receipt, target.replicas())
-        for victim in receipt.victims:
-            if still_the_one(victim, target.replicas()) is None:
-                raise DrillError(f"{victim['name']}: became another replica during the deed; it was not killed")
-            ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [victim["name"]]})
-            hit = target.host(victim["host"]).signal(victim["engine_pid"], victim["engine_start"], "KILL")
-            step = {"receipt": receipt.id, "step": "engine.killed", "ok": hit, "pid": victim["engine_pid"]}
-            ctx.tell("inject.step", step | {"replica": victim["name"]})
-            if not hit:
-                raise DrillError(f"{victim['name']}: its engine was gone before the kill")
+        signal_engines(target, receipt, ctx, "KILL", done="killed")
 
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Prove that each victim's engine is gone and its server with it, and that nobody else's is."""

@@ -229,12 +229,12 @@ class PacketLoss:
         deadline = ctx.mono() + PROOF_TIMEOUT_S
         while True:
             seen = [_look(host, link, receipt.run) for link in links]
-            waits = all(e["intact"] for e in seen) and not all(e["packets"] for e in seen)
+            waits = all(e["in_place"] for e in seen) and not all(e["packets"] for e in seen)
             if not waits or ctx.mono() > deadline or ctx.stopping():
                 break
             ctx.sleep(0.2)
         on: bool | None = None
-        if all(e["intact"] and e["packets"] for e in seen):
+        if all(e["in_place"] and e["packets"] for e in seen):
             on = True
         elif not any(e["rules"] for e in seen):
             on = False
@@ -291,8 +291,8 @@ def _look(host: Host, link: Json, run: str) -> Json:
     # A chain has a line of its own in a snapshot.
     wanted = len(link["rules"]) + len({rule["chain"] for rule in link["rules"] if rule["what"] != "jump"})
     evidence: Json = {"what": "rules of this run", "replica": link["replica"], "iptables": link["kind"]}
-    evidence |= {"rules": len(rules), "intact": len(rules) == wanted}
-    counted = _count(host, link) if evidence["intact"] else None
+    evidence |= {"rules": len(rules), "in_place": len(rules) == wanted}
+    counted = _count(host, link) if evidence["in_place"] else None
     return evidence | (counted or {"new": 0, "packets": 0})
 
 
@@ -322,7 +322,9 @@ def _count(host: Host, link: Json) -> Json | None:
 def _elsewhere(host: Host, link: Json, run: str) -> Json:
     """Look for rules of this run where none may be."""
     found = {name: len(_found(host, netns, run)) for name, netns in link["others"].items()}
-    return {"what": "rules of this run elsewhere", "rules": sum(found.values()), "looked_at": sorted(found)}
+    total = sum(found.values())
+    evidence = {"what": "rules of this run elsewhere", "found": total > 0, "rules": total}
+    return evidence | {"looked_at": sorted(found), "replica": link["replica"]}
 
 
 def _management(replica: Replica) -> Json:
