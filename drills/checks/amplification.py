@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
@@ -36,29 +36,25 @@ COUNTER_GAP_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Count:
-    """The attempts of the arrivals of a stretch of time; `engine` None where nobody counted them.
-
-    `engine_least` is what is certain of them: a rule that drops in silence counts the kernel's repeats as well.
-    """
+    """The attempts of the arrivals of a stretch of time; `engine` None where nobody counted them."""
 
     begin: float
     end: float
     arrivals: int
     client: int
     engine: float | None
-    engine_least: float | None
     fallback: int
     swallowed: float
 
-    def of(self, place: str, *, least: bool = False) -> tuple[float, int] | None:
+    def of(self, place: str) -> tuple[float, int] | None:
         """Return attempts and what they are divided by; None where either is not known."""
-        attempts = self.client if place == "client" else self.engine_least if least else self.engine
+        attempts = self.client if place == "client" else self.engine
         requests = self.client if place == "hop" else self.arrivals
         return None if attempts is None or not requests else (float(attempts), requests)
 
-    def ratio(self, place: str, *, least: bool = False) -> float | None:
+    def ratio(self, place: str) -> float | None:
         """Return attempts per request at that place."""
-        counted = self.of(place, least=least)
+        counted = self.of(place)
         return counted[0] / counted[1] if counted else None
 
 
@@ -84,20 +80,11 @@ class Series:
 
 @dataclass(frozen=True)
 class Rule:
-    """What one fault in the network swallowed: new connections by the rule's own counter."""
+    """What one fault in the network swallowed: attempts to connect, each counted once by the rule's own counter."""
 
     counted: Series  # without the health checks
     begin: float
     end: float
-    repeats: float  # how often the kernel may have sent one and the same SYN; inf: what was dropped may have come
-
-    def most(self, begin: float, end: float) -> float:
-        """Return the new connections that may all be attempts."""
-        return self.counted.between(begin, end)
-
-    def least(self, begin: float, end: float) -> float:
-        """Return how many of them are attempts for certain."""
-        return self.most(begin, end) / self.repeats
 
 
 class Attempts:
@@ -124,7 +111,7 @@ class Attempts:
         """Count the attempts of the arrivals intended in [begin, end)."""
         low, high = bisect_left(self._times, begin), bisect_left(self._times, end)
         known = {name: sums[high] - sums[low] for name, sums in self._sums.items()}
-        most, least = (sum(getattr(rule, name)(begin, end) for rule in self.rules) for name in ("most", "least"))
+        swallowed = sum(rule.counted.between(begin, end) for rule in self.rules)
         reached = float(known["primary"]) if self._ledger else None
         if self._counters is not None:
             reached = self._counters.between(begin, end)
@@ -134,10 +121,9 @@ class Attempts:
             end=end,
             arrivals=high - low,
             client=known["client"],
-            engine=reached + most if seen and reached is not None else None,
-            engine_least=reached + least if seen and reached is not None else None,
+            engine=reached + swallowed if seen and reached is not None else None,
             fallback=known["fallback"],
-            swallowed=most,
+            swallowed=swallowed,
         )
 
     def windows(self, begin: float, until: float, ended: float) -> list[Count]:
@@ -145,9 +131,9 @@ class Attempts:
         steps = max(0, math.ceil((min(until, ended - WINDOW_S + 1e-9) - begin) / STEP_S))
         return [self.count(begin + i * STEP_S, begin + i * STEP_S + WINDOW_S) for i in range(steps)]
 
-    def over_baseline(self, count: Count, place: str, *, least: bool = False) -> float | None:
+    def over_baseline(self, count: Count, place: str) -> float | None:
         """Return attempts per request there, as a multiple of the baseline's."""
-        ratio, before = count.ratio(place, least=least), self.baseline.ratio(place) if self.baseline else None
+        ratio, before = count.ratio(place), self.baseline.ratio(place) if self.baseline else None
         return ratio / before if ratio is not None and before else None
 
     def _before(self, ev: Evidence) -> Count | None:
@@ -190,7 +176,7 @@ def _rules(ev: Evidence, background: float) -> tuple[list[Rule], str]:
         if not looks or high - low > COUNTER_GAP_S:
             return found, f"nobody looked at the counter of {receipt['fault']} for {high - low:.1f} s"
         rate = background * (len(receipt["victims"]) or 1)
-        found.append(Rule(_beyond(looks, begin, rate), begin, end, _repeats(receipt, end - begin)))
+        found.append(Rule(_beyond(looks, begin, rate), begin, end))
     return found, ""
 
 
@@ -213,15 +199,6 @@ def _cuts(receipt: Json) -> bool:
     """Whether a rule of the receipt stands in the way of packets: its undo takes one out."""
     undo = receipt.get("undo")
     return isinstance(undo, list) and any(isinstance(step, dict) and step.get("do") == "unrule" for step in undo)
-
-
-def _repeats(receipt: Json, on_s: float) -> float:
-    """Return how many SYNs one attempt may have cost: a refused one 1, an unanswered one those at 0, 1, 3, 7 ... s."""
-    params = receipt.get("params")
-    mode: Any = params.get("mode") if isinstance(params, dict) else None
-    if mode == "reject":
-        return 1.0
-    return 1.0 + math.floor(math.log2(1.0 + max(on_s, 0.0))) if mode == "blackhole" else math.inf
 
 
 # ---- engines without a ledger -------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def hits(ev: Evidence, attempts: Attempts) -> Hits | None:
     frame = pl.concat([ev.cohort("caught"), ev.cohort("fault")])
     at_replicas = _broken_at_victims(ev, frame, hit)
     at_client = _broken_at_client(frame, hit) - at_replicas
-    swallowed = int(sum(rule.least(hit, span.end) for rule in attempts.rules))
+    swallowed = int(sum(rule.counted.between(hit, span.end) for rule in attempts.rules))
     seen = pl.col("arrival").is_in(list(at_replicas | at_client))
     bad = pl.col("outcome").is_in(BROKEN) & pl.col("first_token").is_null()
     primaries = ev.ledger.filter(pl.col("role") == "primary")["arrival"].drop_nulls()

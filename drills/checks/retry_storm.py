@@ -40,16 +40,15 @@ class Seen:
     ratio: float
     limit: float
     chance: float  # that so many come of the limit by accident
-    chance_least: float  # the same of those that are attempts for certain
 
     @property
     def excess(self) -> float:
         """Return how far it is over what is allowed."""
         return self.ratio - self.limit
 
-    def over(self, rare: float, *, least: bool = False) -> bool:
+    def over(self, rare: float) -> bool:
         """Whether it is over by more than chance explains."""
-        return self.ratio > self.limit and (self.chance_least if least else self.chance) < rare
+        return self.ratio > self.limit and self.chance < rare
 
 
 class RetryStorm(Check[RetryStormParams]):
@@ -79,7 +78,7 @@ class RetryStorm(Check[RetryStormParams]):
         after = _seen(attempts, off, ev.ended, ev.ended, 1.0 + SETTLED, whole=None)
         late = _seen(attempts, due, ev.ended, ev.ended, 1.0 + SETTLED, whole=ev.ended)
         rare = _rare(len(during) + len(after))
-        over = max((s for s in (*during, *late) if s.over(rare, least=True)), key=lambda s: s.excess, default=None)
+        over = max((s for s in (*during, *late) if s.over(rare)), key=lambda s: s.excess, default=None)
         row = _row(ev, attempts, during, after, budget, _settled_s(after, off, rare))
         if over is not None:
             return cls.result(Verdict.FAIL, _too_many(ev, over), **row | {"value": _r(over.ratio), "bound": over.limit})
@@ -113,8 +112,7 @@ def _seen(
 def _at(attempts: Attempts, place: str, count: Count, limit: float) -> Seen | None:
     before = attempts.baseline.ratio(place) if attempts.baseline else None
     counted, ratio = count.of(place), attempts.over_baseline(count, place)
-    least = count.of(place, least=True)
-    if counted is None or least is None or ratio is None or before is None:
+    if counted is None or ratio is None or before is None:
         return None
     expected = before * counted[1]
     mean = expected * (limit - 1.0)
@@ -124,7 +122,6 @@ def _at(attempts: Attempts, place: str, count: Count, limit: float) -> Seen | No
         ratio=ratio,
         limit=limit,
         chance=stats.chance_of_more(counted[0] - expected, mean),
-        chance_least=stats.chance_of_more(least[0] - expected, mean),
     )
 
 
@@ -149,8 +146,6 @@ def _unknown(ev: Evidence, attempts: Attempts, during: list[Seen], after: list[S
         return "only the client's attempts are known: neither a ledger nor vLLM's request counters saw the engines"
     if attempts.unknown:
         return attempts.unknown
-    if over := [seen for seen in during if seen.over(rare)]:
-        return f"{_too_many(ev, over[0])}; but the rule also counts each time that the kernel repeats a SYN"
     if ev.t_off is None:
         return "the fault was never proven off, so what came after it cannot be judged"
     watched = f"in the {ev.ended - ev.t_off:.1f} s watched after the fault"
@@ -171,7 +166,7 @@ def _provoked(ev: Evidence, attempts: Attempts, during: list[Seen]) -> bool:
         return True
     lost = pl.col("replica").is_in(list(ev.victims)) & (pl.col("end") >= ev.t_inject) & (pl.col("close") != "complete")
     return not ev.ledger.filter(lost & pl.col("arrival").is_not_null()).is_empty() or any(
-        rule.most(rule.begin, rule.end) >= 1 for rule in attempts.rules
+        rule.counted.between(rule.begin, rule.end) >= 1 for rule in attempts.rules
     )
 
 
@@ -196,7 +191,7 @@ def _row(
         "budget": round(budget, 6),
         "windows": len({(s.count.begin, s.count.end) for s in (*during, *after)}),
         "fewest_arrivals": min((s.count.arrivals for s in (*during, *after)), default=0),
-        "swallowed": round(sum(rule.most(rule.begin, rule.end) for rule in attempts.rules)),
+        "swallowed": round(sum(rule.counted.between(rule.begin, rule.end) for rule in attempts.rules)),
         "source": attempts.source or "client only",
     }
     return {
