@@ -63,7 +63,8 @@ ROWS = (
     _row("pod-kill", "breaker-too-long", "rejoin", "cache_recovery"),
     _healthy("pod-delete"),
     _row("pod-delete", "no-prefix-cache", "cache_recovery", "metrics"),
-    _row("pod-delete", "wrong-victim", "untouched"),
+    # The streams of the neighbour are cut too, and the router tries again for both.
+    _row("pod-delete", "wrong-victim", "untouched", "streams retry_storm"),
     _healthy("gpu-reset"),
     _row("gpu-reset", "restart-never", "replica_restart", STAYS_AWAY),
     _healthy("engine-kill"),
