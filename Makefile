@@ -22,7 +22,7 @@ test-vllm: setup setup-vllm  ## the contract suite and the four drills against r
 	@$(VLLM) $(BIN)/pytest -n0 -m "not emulator" tests/contract/test_engine_*.py
 	@$(VLLM) $(BIN)/pytest -n0 -rP tests/vllm
 
-test-defects: setup  ## every planted defect is found by its own check, and the healthy lab passes (40 minutes)
+test-defects: setup  ## every planted defect is found by its own check, and the healthy lab passes (35 minutes)
 	@$(BIN)/pytest -n0 -v --durations=0 tests/defects/run_table.py
 
 soak: setup  ## ROUNDS rounds (5) of the four drills on the healthy lab, as root: none may fail (13 minutes each)
