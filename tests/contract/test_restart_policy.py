@@ -44,8 +44,9 @@ def after(folder: Path, script: str, until: Callable[[Replica], bool], **more: s
             finally:
                 life.cancel()
                 await asyncio.gather(life, return_exceptions=True)
-                if replica.child is not None:
-                    await processes.end_session(replica.child.pid, grace_s=0)
+                if (child := replica.child) is not None:
+                    await processes.end_session(child.pid, grace_s=0)
+                    child.popen.wait(5)
 
     asyncio.run(main())
     return events
@@ -55,8 +56,8 @@ def stopped(replica: Replica) -> bool:
     return replica.state == "stopped"
 
 
-def started_twice(replica: Replica) -> bool:
-    return replica.restarts == 1 and replica.child is not None
+def ended_twice(replica: Replica) -> bool:
+    return len(replica.exits) >= 2
 
 
 @pytest.mark.parametrize(("policy", "code"), [("never", 0), ("never", 3), ("on-failure", 0)])
@@ -67,7 +68,7 @@ def test_it_stays_down(tmp_path: Path, policy: str, code: int) -> None:
 
 @pytest.mark.parametrize(("policy", "code"), [("always", 0), ("on-failure", 3)])
 def test_it_comes_back(tmp_path: Path, policy: str, code: int) -> None:
-    events = after(tmp_path, f"exit {code}", started_twice, restart=policy)
+    events = after(tmp_path, f"exit {code}", ended_twice, restart=policy)
     assert [e["change"] for e in events[:3]] == ["started", "gone", "started"]
     assert events[2]["by"] == "supervisor"
 
