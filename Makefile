@@ -25,7 +25,7 @@ test-vllm: setup setup-vllm  ## the contract suite and the four drills against r
 test-defects: setup  ## every planted defect is found by its own check, and the healthy lab passes (35 minutes)
 	@$(BIN)/pytest -n0 -v --durations=0 tests/defects/run_table.py
 
-soak: setup  ## ROUNDS rounds (5) of the four drills on the healthy lab, as root: none may fail (13 minutes each)
+soak: setup  ## ROUNDS rounds (5) of the four drills on the healthy lab, as root: none may fail (11 minutes each)
 	@$(BIN)/python -m tests.soak --rounds $(ROUNDS)
 
 check: setup  ## lint, format and types
