@@ -7,6 +7,11 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("drills", deadline=None)
+settings.load_profile("drills")
 
 SCRUBBED = ("DRILL_LAB_DIR", "XDG_STATE_HOME", "KUBECONFIG", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 

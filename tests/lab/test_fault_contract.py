@@ -119,7 +119,7 @@ ROWS = [
     Row("pod-kill", {"how": "delete"}, processes_are_gone),
     Row("pod-kill", {"how": "delete-now"}, processes_are_gone),
     Row("pod-kill", {"how": "kill-process"}, processes_are_gone),
-    Row("gpu-reset", {"how": "crash"}, gpu_was_reset, deadline_s=9.0),
+    Row("gpu-reset", {"how": "crash"}, gpu_was_reset, deadline_s=15.0),
     Row("engine-kill", {}, engine_is_gone),
     Row("engine-hang", {}, engine_is_stopped),
     Row("upstream-delay", {"mode": "first_byte", "delay": 1.0}, answers_are_late, deadline_s=4.0),
