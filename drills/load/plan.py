@@ -143,7 +143,7 @@ def _build(
     Unknown and missing keys are errors. Null means the default.
     """
     # T is one of our dataclasses; its bound cannot say so.
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type] # see above
     for key in data:
         if key not in fields:
             raise FileProblem(path, f"unknown key{nearest(key, fields)}", key=at + key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,7 +17,7 @@ from drills.model import Json
 NOWHERE = "http://127.0.0.1:1"
 
 
-def after(folder: Path, script: str, until: Callable[[Replica], bool], **more: str | tuple[str, ...]) -> list[Json]:
+def after(folder: Path, script: str, until: Callable[[Replica], bool], **more: Any) -> list[Json]:
     """Run a replica whose process is that shell script until something holds; returns its events."""
     events: list[Json] = []
 
@@ -34,7 +35,7 @@ def after(folder: Path, script: str, until: Callable[[Replica], bool], **more: s
             proxy_control=NOWHERE,
             ledger=folder / "ledger",
             faults=folder,
-            **more,  # type: ignore[arg-type]
+            **more,
         )
         async with aiohttp.ClientSession() as http:
             replica = Replica(spec, http, events.append)

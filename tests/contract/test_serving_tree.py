@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def tree() -> Iterator[Tree]:
 
 
 @pytest.fixture
-def target(tree: Tree, tmp_path: Path) -> OneReplica:
+def target(tree: Tree, tmp_path: Path) -> Any:
     return OneReplica(tree, tmp_path)
 
 
@@ -71,12 +72,12 @@ def context() -> Context:
     return Context(tell, time.sleep, time.monotonic, lambda: False)
 
 
-def aimed(fault: EngineKill | PodKill, target: OneReplica) -> Receipt:
-    return fault.aim(target, target.replicas(), run="r", receipt="r-0", deadline_s=60)  # type: ignore[arg-type]
+def aimed(fault: EngineKill | PodKill, target: Any) -> Receipt:
+    return fault.aim(target, target.replicas(), run="r", receipt="r-0", deadline_s=60)
 
 
-def inject(fault: EngineKill | PodKill, target: OneReplica, receipt: Receipt) -> None:
-    fault.inject(target, receipt, context())  # type: ignore[arg-type]
+def inject(fault: EngineKill | PodKill, target: Any, receipt: Receipt) -> None:
+    fault.inject(target, receipt, context())
 
 
 def kill_all() -> PodKill:
@@ -87,15 +88,15 @@ def engine_kill() -> EngineKill:
     return EngineKill(EngineKill.Params(), "lab")
 
 
-def test_offspring_are_the_engine_first_and_no_tracker(tree: Tree, target: OneReplica) -> None:
-    found = offspring(target, target.replica)  # type: ignore[arg-type]
+def test_offspring_are_the_engine_first_and_no_tracker(tree: Tree, target: Any) -> None:
+    found = offspring(target, target.replica)
     assert [(p["pid"], p["start"]) for p in found] == [tree.engine, tree.worker]
     assert procs.alive(*tree.tracker)
     stranger = replace(target.replica, pid_start=1)  # the pid is somebody else's by now
-    assert [p["pid"] for p in offspring(target, stranger)] == [tree.engine[0]]  # type: ignore[arg-type]
+    assert [p["pid"] for p in offspring(target, stranger)] == [tree.engine[0]]
 
 
-def test_kill_process_kills_the_whole_tree_and_spares_the_tracker(tree: Tree, target: OneReplica) -> None:
+def test_kill_process_kills_the_whole_tree_and_spares_the_tracker(tree: Tree, target: Any) -> None:
     assert tree.memory.exists()
     tracker, fault = tree.tracker, kill_all()
     inject(fault, target, aimed(fault, target))
@@ -104,7 +105,7 @@ def test_kill_process_kills_the_whole_tree_and_spares_the_tracker(tree: Tree, ta
     assert not tree.memory.exists(), "the tracker was killed before it could free the shared memory"
 
 
-def test_engine_kill_ends_the_worker_that_the_engine_leaves(tree: Tree, target: OneReplica) -> None:
+def test_engine_kill_ends_the_worker_that_the_engine_leaves(tree: Tree, target: Any) -> None:
     fault = engine_kill()
     receipt = aimed(fault, target)
     assert receipts.undo(HOST, target.state_dir, receipt) == (Restored.CLEAN, [])
@@ -113,7 +114,7 @@ def test_engine_kill_ends_the_worker_that_the_engine_leaves(tree: Tree, target: 
     eventually(lambda: not procs.alive(*tree.engine))
     assert procs.alive(*tree.worker)  # the orphan
     impatient = replace(context(), stopping=lambda: True)
-    seen = fault.observe(target, receipt, impatient)  # type: ignore[arg-type]
+    seen = fault.observe(target, receipt, impatient)
     assert seen.on is None, "its server says it is ready: that proves nothing"
     assert receipts.undo(HOST, target.state_dir, receipt) == (Restored.CLEAN, [])
     eventually(lambda: not procs.alive(*tree.worker))
@@ -121,8 +122,10 @@ def test_engine_kill_ends_the_worker_that_the_engine_leaves(tree: Tree, target: 
 
 
 @pytest.mark.parametrize("fault", [engine_kill, kill_all])
-def test_the_timer_alone_ends_what_a_deed_cut_short_leaves(fault: object, tree: Tree, target: OneReplica) -> None:
-    made: EngineKill | PodKill = fault()  # type: ignore[operator]
+def test_the_timer_alone_ends_what_a_deed_cut_short_leaves(
+    fault: Callable[[], EngineKill | PodKill], tree: Tree, target: Any
+) -> None:
+    made = fault()
     receipt = replace(aimed(made, target), deadline_s=0.3)
     dead = tree.engine if fault is engine_kill else tree.server
     procs.signal(*dead, signal.SIGKILL)  # and then the driver was killed
@@ -134,14 +137,14 @@ def test_the_timer_alone_ends_what_a_deed_cut_short_leaves(fault: object, tree: 
     assert receipts.disarm(HOST, target.state_dir, receipt)
 
 
-def test_what_is_to_be_done_by_hand_asks_for_the_parent_first(tree: Tree, target: OneReplica) -> None:
+def test_what_is_to_be_done_by_hand_asks_for_the_parent_first(tree: Tree, target: Any) -> None:
     [step] = aimed(engine_kill(), target).undo
     assert receipts.manual(step) == f"kill -0 {tree.engine[0]} || kill -KILL {tree.worker[0]}"
 
 
-def test_an_engine_that_cannot_be_named_is_refused(target: OneReplica) -> None:
+def test_an_engine_that_cannot_be_named_is_refused(target: Any) -> None:
     nameless = replace(target.replica, engine_pid=None, engine_start=None)
-    [reason] = engine_kill().preflight(target, [nameless])  # type: ignore[arg-type]
+    [reason] = engine_kill().preflight(target, [nameless])
     assert reason == "r0: its engine process is not known, so it cannot be signalled safely"
     fault = engine_kill()
     receipt = aimed(fault, target)

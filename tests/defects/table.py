@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from drills.errors import EXIT_FAIL, EXIT_PASS, EXIT_REFUSED
 
@@ -33,12 +34,12 @@ class Row:
         return EXPERIMENTS / f"{self.drill}.yaml"
 
 
-def _row(drill: str, defect: str, must: str, may: str = "", **more: object) -> Row:
-    return Row(drill, defect, frozenset(must.split()), frozenset(may.split()), **more)  # type: ignore[arg-type]
+def _row(drill: str, defect: str, must: str, may: str = "", **more: Any) -> Row:
+    return Row(drill, defect, frozenset(must.split()), frozenset(may.split()), **more)
 
 
-def _healthy(drill: str, **more: object) -> Row:
-    return Row(drill, None, code=EXIT_PASS, **more)  # type: ignore[arg-type]
+def _healthy(drill: str, **more: Any) -> Row:
+    return Row(drill, None, code=EXIT_PASS, **more)
 
 
 #: What a victim that does not come back fails as well: it serves nothing, and who was paged stays paged.
