@@ -184,3 +184,16 @@ def test_the_end_of_a_lab_spares_the_tracker_too(tmp_path: Path) -> None:
     left = serving_tree.read(done.stdout)
     assert not any(procs.alive(*p) for p in (left.server, left.engine, left.worker))
     assert not left.memory.exists(), "the tracker was killed before it could free the shared memory"
+
+
+def test_an_engine_that_is_still_dying_when_it_is_looked_at_is_waited_for(
+    tree: Tree, target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = engine_kill()
+    receipt = aimed(fault, target)
+    answers = iter([True, False])
+    monkeypatch.setattr(HOST, "alive", lambda pid, start: pid == tree.engine[0] and next(answers, False))
+    slept: list[float] = []
+    seen = fault.observe(target, receipt, replace(context(), sleep=slept.append))
+    assert seen.on is True
+    assert len(slept) == 1
