@@ -27,7 +27,7 @@ from tests.lab.drilling import DRILL, Driller
 
 pytestmark = pytest.mark.lab
 root = pytest.mark.root
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+needs_root = pytest.mark.root
 HOST = LocalHost()
 #: Root without the right to make namespaces, as in many containers.
 BOUND = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]

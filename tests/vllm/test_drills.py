@@ -7,7 +7,6 @@ judged against the run's own baseline, and what the verdict is does not matter a
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from tests.lab.drilling import Driller, Ran, records
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 START_S = 300.0
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="iptables in a replica's network namespace needs root")
-DRILLS = ["pod-kill", "gpu-reset", pytest.param("packet-loss", marks=[pytest.mark.root, needs_root]), "upstream-delay"]
+DRILLS = ["pod-kill", "gpu-reset", pytest.param("packet-loss", marks=pytest.mark.root), "upstream-delay"]
 #: What must be so whatever the machine: nothing is lost, and what was killed came back.
 MUST_PASS = {
     "pod-kill": {"accounted", "untouched", "replica_restart"},
