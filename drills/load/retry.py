@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from email.utils import mktime_tz, parsedate_tz
 
 from drills.load.plan import RetryPlan
 from drills.load.record import Attempt
@@ -68,17 +70,22 @@ def wanted(plan: RetryPlan, attempt: Attempt, headers: Mapping[str, str]) -> boo
     return plan.jitter != "sdk" or attempt.headers is None
 
 
-def delay_s(plan: RetryPlan, attempt: int, draw: float, headers: Mapping[str, str]) -> float:
-    """Return the wait before the retry after attempt number `attempt` (from 0); `draw` is from [0, 1)."""
+def delay_s(
+    plan: RetryPlan, attempt: int, draw: float, headers: Mapping[str, str], wall: Callable[[], float] = time.time
+) -> float:
+    """Return the wait before the retry after attempt number `attempt` (from 0); `draw` is from [0, 1).
+
+    `wall` tells the time of day, which a server may name instead of a wait.
+    """
     if plan.jitter == "sdk":
-        asked = _retry_after_s(headers)
+        asked = _retry_after_s(headers, wall)
         if asked is not None:
             return asked
     wait = float(min(plan.backoff_s * 2.0**attempt, plan.backoff_max_s))
     return wait * {"full": draw, "sdk": 1.0 - _SDK_JITTER * draw, "none": 1.0}[plan.jitter]
 
 
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+def _retry_after_s(headers: Mapping[str, str], wall: Callable[[], float]) -> float | None:
     """Return the wait that the server asks for, in seconds; None when it asks for none, or for an odd one."""
     for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
@@ -86,4 +93,14 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
         except ValueError:
             continue
         return asked if 0.0 < asked <= _SDK_RETRY_AFTER_MAX_S else None
-    return None
+    asked = _moment(headers.get("retry-after", "")) - wall()
+    return asked if 0.0 < asked <= _SDK_RETRY_AFTER_MAX_S else None
+
+
+def _moment(text: str) -> float:
+    """Return the moment that an HTTP date names, in seconds since 1970; long ago for what is none."""
+    try:
+        day = parsedate_tz(text)
+        return mktime_tz(day) if day else 0.0
+    except (ValueError, OverflowError, TypeError):  # a year 99999, a month that there is not
+        return 0.0

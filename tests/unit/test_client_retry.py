@@ -82,6 +82,11 @@ def test_the_sdk_honours_retry_after_within_reason() -> None:
     for odd in ("61", "-1", "0", "soon", "nan"):
         assert delay_s(SDK, 0, 0.0, {"retry-after": odd}) == 0.5
     assert delay_s(SDK, 0, 0.0, {"retry-after-ms": "1500", "retry-after": "3"}) == 1.5
+    noon = {"retry-after": "Mon, 30 Nov 2026 12:00:00 GMT"}
+    assert delay_s(SDK, 0, 0.0, noon, lambda: 1796039993.0) == 7.0
+    assert delay_s(SDK, 0, 0.0, noon, lambda: 1796040001.0) == 0.5  # over already
+    assert delay_s(SDK, 0, 0.0, {"retry-after": "Mon, 99 Foo 2026 99:00:00 GMT"}) == 0.5
+    assert delay_s(SDK, 0, 0.0, {"retry-after": "Mon, 30 Nov 999999999999 12:00:00 GMT"}) == 0.5
     assert delay_s(RetryPlan(jitter="none"), 0, 0.0, {"retry-after": "3"}) == 0.25
 
 
