@@ -72,7 +72,11 @@ def _fault(plan: Json) -> list[str]:
 
 
 def _aim(fault: Json) -> str:
-    return "it hits the route: all primaries at once" if fault.get("route") else "victims are drawn by the seed"
+    return (
+        "it hits the route: all primaries at once"
+        if fault.get("route")
+        else "victims are drawn by the seed (a new one for each run, or --seed)"
+    )
 
 
 def _recovery(plan: Json) -> str:
@@ -92,7 +96,9 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return ", ".join(map(_value, value))
+    if isinstance(value, dict):
+        return f"({', '.join(f'{key} {_value(inner)}' for key, inner in value.items() if inner is not None)})"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

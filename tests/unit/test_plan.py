@@ -371,3 +371,10 @@ def test_shipped_experiments_plan_for_the_lab(name: str) -> None:
     if name != "noop":
         assert min(found.expected.values()) >= 1000
         assert found.notes == ()
+
+
+@pytest.mark.parametrize("name", [one.name for one in experiment.list_experiments()])
+def test_the_steps_of_shipped_experiments_are_for_people(name: str) -> None:
+    for step in plan.make_plan(experiment.find_experiment(name), LAB, run="0123abcd", seed=7).steps:
+        assert not set("{}[]") & set(step), step  # no value as Python would write it
+        assert "None" not in step
