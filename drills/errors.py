@@ -4,6 +4,7 @@
     ├── UsageError        64   bad command line or bad file
     │   └── FileProblem   64   a file, with line, key, value and the nearest valid name
     ├── Refused            3   nothing was touched: preflight, gate, lock, limits, empty set of victims
+    │   └── Unreachable    3   the target cannot be asked at this moment; a run that is under way goes on if it can
     ├── Stopped            4   a guard, a signal or `drill stop` ended the run; everything is put back
     └── NotRestored        5   something could not be put back (outranks every other outcome)
 
@@ -63,6 +64,10 @@ class Refused(DrillError):
     """The drill was refused before anything was touched."""
 
     exit_code = EXIT_REFUSED
+
+
+class Unreachable(Refused):
+    """The target, or what leads there, does not answer at this moment."""
 
 
 class Stopped(DrillError):
