@@ -1,0 +1,101 @@
+"""Another machine as a `Host`: each call is one short process there, JSON in, JSON out.
+
+Here `RemoteHost` hands the call to a carrier (an exec into a pod, a command over SSH). There
+`python -m drills.access.remote` makes it on its own machine, as `LocalHost` does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from drills.access.local import LocalHost
+from drills.errors import Refused
+from drills.model import Completed, Json
+
+PROGRAM = "drills.access.remote"
+CALL_TIMEOUT_S = 15.0
+#: On top of what a command may take: to get there, to start, and to come back.
+WAY_S = 10.0
+CALLS = ("run", "spawn", "read", "write", "remove", "list", "signal", "alive", "tree")
+
+#: Takes the words of a command, its input and its deadline in seconds; returns how it ended. Raises DrillError when
+#: it cannot say that. The input is one line: no carrier has to say where it ends.
+Carry = Callable[[Sequence[str], str, float], Completed]
+
+
+class RemoteHost:
+    """Implements Host over a carrier. Every call raises Refused when the machine does not answer it in time."""
+
+    def __init__(self, name: str, carry: Carry, *, python: str = "python3") -> None:
+        self.name, self.python, self._carry = name, python, carry
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
+        """Run a command to its end; a timeout is a result."""
+        found = self._call("run", timeout_s + WAY_S, argv=list(argv), timeout_s=timeout_s, stdin=stdin)
+        return Completed(**{**found, "argv": tuple(found["argv"])})
+
+    def spawn(self, argv: Sequence[str], *, log: str) -> None:
+        """Start a command that outlives driver and link; its output goes to the file `log`."""
+        self._call("spawn", argv=list(argv), log=log)
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, None when it is not there."""
+        found: str | None = self._call("read", path=path)
+        return found
+
+    def write(self, path: str, text: str, *, mode: int = 0o600) -> None:
+        """Write a file in one step."""
+        self._call("write", path=path, text=text, mode=mode)
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no error."""
+        self._call("remove", path=path)
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; a folder that is not there is empty."""
+        return [str(name) for name in self._call("list", folder=folder)]
+
+    def signal(self, pid: int, pid_start: int, signal: str) -> bool:
+        """Signal the process that pid + start name; False when it is gone."""
+        return bool(self._call("signal", pid=pid, pid_start=pid_start, signal=signal))
+
+    def alive(self, pid: int, pid_start: int) -> bool:
+        """Whether that very process still runs."""
+        return bool(self._call("alive", pid=pid, pid_start=pid_start))
+
+    def tree(self, pid: int, pid_start: int) -> Sequence[Json]:
+        """Return {pid, start, title} of every live descendant of that very process, nearest first."""
+        found: Sequence[Json] = self._call("tree", pid=pid, pid_start=pid_start)
+        return found
+
+    def _call(self, call: str, timeout_s: float = CALL_TIMEOUT_S, /, **arguments: Any) -> Any:
+        asked = json.dumps({"call": call, "arguments": arguments}) + "\n"
+        done = self._carry([self.python, "-m", PROGRAM], asked, timeout_s)
+        try:
+            answer: Json = json.loads(done.out)
+        except ValueError:
+            why = "timed out" if done.timed_out else (done.err.strip().splitlines() or ["no output"])[-1][:200]
+            raise Refused(f"{self.name}: {call}: status {done.rc}: {why}") from None
+        if not answer["ok"]:
+            raise Refused(f"{self.name}: {call}: {answer['error']}")
+        return answer["value"]
+
+
+def answer(asked: str) -> Json:
+    """Make one call on this machine; whatever goes wrong with it is an answer too."""
+    order = json.loads(asked)
+    if order["call"] not in CALLS:
+        return {"ok": False, "error": f"no such call: {order['call']}"}
+    try:
+        value = getattr(LocalHost(), order["call"])(**order["arguments"])
+    except Exception as error:
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+    return {"ok": True, "value": asdict(value) if isinstance(value, Completed) else value}
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(sys.stdin.readline())))
