@@ -174,8 +174,8 @@ def _captions(facts: Facts, drawing: figures.Drawing) -> dict[str, str]:
     marks = ", ".join(f"{mark.name} {mark.at_s:+.1f} s" for mark in drawing.marks) or "none"
     fault = facts.phase(Phase.FAULT)
     span = f" The fault phase ends at {words.offset(fault.end - facts.zero)}." if fault else ""
-    scatter = f"Scatter of time to first token by time: {total} arrivals, {bad} of them failed."
-    stack = f"How the arrivals of each second ended, stacked: {total - bad} of {total} were answered."
+    scatter = f"Scatter of time to first token by time: {total:,} arrivals, {bad:,} of them failed."
+    stack = f"How the arrivals of each second ended, stacked: {total - bad:,} of {total:,} were answered."
     return {
         "latency_alt": prose(f"{scatter} Phases: {phases}. Marks: {marks}.", ALT_MAX),
         "latency_caption": f"Time to first token, log scale; each kind of failure has a row of its own.{span}{thinned}",

@@ -208,7 +208,7 @@ def impact_lines(facts: Facts) -> list[str]:
     else:
         lines.append("Worst 10 s: no data.")
     answers, begun = impact.degraded(facts, "fault")
-    lines.append(f"Degraded answers: {answers} of {begun:,} begun after the injection (`requests.ndjson`)." if begun
+    lines.append(f"Degraded answers: {answers:,} of {begun:,} begun after the injection (`requests.ndjson`)." if begun
                  else "Degraded answers: no data.")  # fmt: skip
     return lines
 
