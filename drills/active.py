@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from drills import receipts
 from drills.clock import Clock
-from drills.errors import DrillError, Stopped
+from drills.errors import DrillError, Stopped, Unreachable
 from drills.model import Context, CountsSwallowed, Fault, Json, Observation, Receipt, Replica, Restored, Target
 from drills.probes.http import ProbeError
 from drills.probes.sampler import Job
 
 DEADLINE_SLACK_S = 15.0  # the on-target timer fires this long after the planned end of the fault
 REVERT_ATTEMPTS = 2
+REACH_TIMEOUT_S = 60.0  # for a target that cannot be asked to answer again, when something is to be put back there
+REACH_AGAIN_S = 1.0
 Tell = Callable[[str, Json], None]
+Answer = TypeVar("Answer")
 
 
 class ActiveFaults:
@@ -51,11 +56,10 @@ class ActiveFaults:
         deadline_s = fault_s + DEADLINE_SLACK_S
         receipt_id = f"{self.run}-{number}-{fault.name}"
         receipt = fault.aim(self.target, victims, run=self.run, receipt=receipt_id, deadline_s=deadline_s)
-        host = self.target.host(receipt.host)
         self.tell("receipt", {"receipt": receipts.to_json(receipt)})
         self.on.append((fault, receipt))
-        armed = receipts.arm(host, self.target.state_dir, receipt)
-        timer = {"pid": armed["pid"], "start": armed["start"], "deadline_s": deadline_s, "host": host.name}
+        armed = self.target.custody.arm(receipt)
+        timer = {"pid": armed["pid"], "start": armed["start"], "deadline_s": deadline_s, "host": receipt.host}
         self.tell("timer.armed", {"receipt": receipt.id, **timer})
         if self.context.stopping():
             raise Stopped("right before the deed, nothing was touched")
@@ -83,9 +87,9 @@ class ActiveFaults:
 
     def lost_timer(self) -> str | None:
         """Return which fault's timer does not watch any more, None when all do."""
+        there = {o.receipt.id: o.timer_state for o in self.target.custody.outstanding()} if self.on else {}
         for fault, receipt in self.on:
-            left = receipts.outstanding(self.target.host(receipt.host), self.target.state_dir)
-            mine = next((o.timer_state for o in left if o.receipt.id == receipt.id), "none")
+            mine = there.get(receipt.id, "none")
             if mine not in ("armed", "released"):
                 return f"{fault.name}: the on-target timer is {mine}"
         return None
@@ -122,7 +126,7 @@ class ActiveFaults:
 
     def _disarm(self, receipt: Receipt) -> bool:
         try:
-            return receipts.disarm(self.target.host(receipt.host), self.target.state_dir, receipt)
+            return reached(self.context, lambda: self.target.custody.disarm(receipt))
         except Exception:
             return False
 
@@ -134,9 +138,12 @@ class ActiveFaults:
         data = {"receipt": receipt.id, "fault": fault.name, "held": fault.held, "effect": fault.effect, "ok": ok}
         self.note(event, data | {"evidence": list(seen.evidence), "bystanders_ok": seen.bystanders_ok})
 
-    def _nothing_left(self, receipt: Receipt) -> bool:
-        """Whether the timer holds nothing any more."""
-        left = receipts.outstanding(self.target.host(receipt.host), self.target.state_dir)
+    def _nothing_left(self, receipt: Receipt) -> bool | None:
+        """Whether the timer holds nothing any more; None when that cannot be told."""
+        try:
+            left = self.target.custody.outstanding()
+        except DrillError:
+            return None
         return not any(o.receipt.id == receipt.id and receipt.holds and o.timer_state == "armed" for o in left)
 
     def _telling(self) -> Context:
@@ -158,10 +165,24 @@ def revert(fault: Fault, target: Target, receipt: Receipt, ctx: Context) -> tupl
     restored, why = Restored.UNKNOWN, ""
     for _ in range(REVERT_ATTEMPTS):
         try:
-            restored = fault.revert(target, receipt, ctx)
+            restored = reached(ctx, partial(fault.revert, target, receipt, ctx))
             why = "" if restored is Restored.CLEAN else "an undo step failed"
         except Exception as error:
             restored, why = Restored.UNKNOWN, f"{type(error).__name__}: {error}"
+            if isinstance(error, Unreachable):  # it was waited for already
+                break
         if restored is Restored.CLEAN:
             break
     return restored, why
+
+
+def reached(ctx: Context, act: Callable[[], Answer]) -> Answer:
+    """Do it; while the target cannot be asked try again, bounded (Unreachable)."""
+    deadline = ctx.mono() + REACH_TIMEOUT_S
+    while True:
+        try:
+            return act()
+        except Unreachable:
+            if ctx.mono() >= deadline:
+                raise
+            ctx.sleep(REACH_AGAIN_S)

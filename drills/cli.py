@@ -55,8 +55,9 @@ def run(
 ) -> int:
     """Run drills: load, fault, revert, verdict, postmortem."""
     from drills import session
+    from drills.options import Options
 
-    options = session.Options(target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine)
+    options = Options(target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine)
     return session.run(names, options, _say)
 
 
@@ -73,8 +74,9 @@ def plan(
     import json
 
     from drills import session
+    from drills.options import Options
 
-    options = session.Options(target, targets, seed, defect)
+    options = Options(target, targets, seed, defect)
     spec = session.target_spec(options)
     made = session.make_plan(session.experiment(name), spec, options, run="plan", seed=seed or 0)
     if as_json:
@@ -175,9 +177,10 @@ def report(
 @lab_app.command("up")
 def lab_up(defect: Defect = None, port_base: PortBase = None, startup: Startup = None, engine: Engine = None) -> int:
     """Start the lab and leave it up."""
-    from drills import session, upkeep
+    from drills import upkeep
+    from drills.options import Options
 
-    options = session.Options(defect=defect, port_base=port_base, startup_s=_seconds(startup), engine=engine)
+    options = Options(defect=defect, port_base=port_base, startup_s=_seconds(startup), engine=engine)
     upkeep.lab_up(options, _say)
     return 0
 

@@ -9,6 +9,7 @@ next writer (`drill recover`) cuts it off and goes on with the following number.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import math
 import os
@@ -42,6 +43,7 @@ class Journal:
         try:
             new = not self.path.exists()
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._fd, fcntl.LOCK_SH)  # for `being_written`, until it is closed or its writer dies
             if new:
                 _sync_folder(self.path.parent)
             self.last_n = self._mend()
@@ -98,6 +100,18 @@ class Journal:
             os.fsync(self._fd)
         numbers = [event.n for event in _parse(whole, self.path)]
         return max(numbers, default=0)
+
+
+def being_written(path: Path | str) -> bool:
+    """Whether a process on this machine has the journal open to write; one that is not there has no writer."""
+    try:
+        with Path(path).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def read(path: Path | str) -> list[Event]:

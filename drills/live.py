@@ -107,6 +107,26 @@ class LiveView:
         return Panel(Group(head, values, *[Text(line, style="dim") for line in self.lines]), title=self.title)
 
 
+def worth_saying(event: str, data: Json) -> str | None:
+    """Return the line about an event that a person who watches wants to see, None for most events."""
+    match event:
+        case "inject.hit":
+            return f"fault on: {', '.join(data['victims'])}"
+        case "inject.step" if data["step"] in ("reset.begin", "reset.end", "gate.opened"):
+            return f"{data['step']} {data.get('outcome', '')}".rstrip()
+        case "proof.off" if not data["held"]:
+            return f"{data['fault']}: {'nothing' if data['ok'] else 'NOT proven that nothing'} of ours is left in place"
+        case "proof.on" | "proof.off":
+            return f"{data['fault']}: {'proven' if data['ok'] else 'NOT proven'} {event.removeprefix('proof.')}"
+        case "replica" if data.get("change") in ("gone", "started", "ready"):
+            return f"{data['replica']}: {data['change']}"
+        case "alert" if data["source"] == "prometheus" and "firing" in (data["state"], data["was"]):
+            return f"alert {data['alert']}: {'over' if data['state'] == 'inactive' else data['state']}"
+        case "notified":
+            return f"alert {data['alert']}: notified, {data['status']}"
+    return None
+
+
 def figures(now: Json) -> list[tuple[str, str]]:
     """Return the figures of the present state as (name, value)."""
     beat = now.get("beat") or {}

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from drills.custody import Custody
 
 Json = dict[str, Any]
 
@@ -159,7 +162,8 @@ class Target(Protocol):
     name: str
     kind: str  # lab | kubernetes | hosts
     sla: Sla
-    state_dir: str  # on the control host: lock, receipts, stop file
+    custody: Custody  # who drills it, and what must be put back there
+    state_dir: str  # on the control host: what faults write there
     endpoint: str  # where users send requests, with /v1
     model: str
     fallback_models: tuple[str, ...]
@@ -173,13 +177,24 @@ class Target(Protocol):
         """Return all replicas, fallbacks included, as they are now (bounded wait; raises DrillError)."""
 
     def control_host(self) -> Host:
-        """Return the host that carries lock and receipts."""
+        """Return the host that carries what belongs to no replica."""
 
     def host(self, name: str) -> Host:
         """Return the host of that name."""
 
     def facts(self) -> Json:
         """Return what the header of the journal should know: versions, addresses, notes."""
+
+
+@runtime_checkable
+class Embedded(Protocol):
+    """The target lives on the driver's machine, for drills alone: it ends by itself when no driver touches it."""
+
+    def keep_alive(self) -> None:
+        """Tell it that somebody still needs it (raises DrillError)."""
+
+    def load_core(self) -> int | None:
+        """Return the core that is left to the load, None when any will do."""
 
 
 @runtime_checkable

@@ -6,24 +6,16 @@ is continued, and what it tells of and the target does not know any more is undo
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from drills import active, lock, receipts
-from drills.access import holders
-from drills.access.local import TEMPORARY
 from drills.clock import Clock
+from drills.custody import Custody, Outstanding
 from drills.errors import DrillError, Refused
 from drills.faults import for_receipt
-from drills.journal import Journal, read
-from drills.model import Context, Event, Fault, Host, Json, Receipt, Restored, Target
-from drills.receipts import Outstanding
-
-#: Of a file that is being written: pid and start of its writer.
-WRITER = re.compile(re.escape(TEMPORARY) + "([0-9]+)-([0-9]+)-")
+from drills.journal import Journal, being_written, read
+from drills.model import Context, Event, Fault, Json, Receipt, Restored, Target
 
 
 @dataclass
@@ -36,37 +28,31 @@ class Recovered:
     restored: Restored = Restored.CLEAN
 
 
-def outstanding(host: Host, state_dir: str, run: str | None = None) -> list[Outstanding]:
-    """Return the receipts on the target, of one run or of all."""
-    return [o for o in receipts.outstanding(host, state_dir) if run in (None, o.receipt.run)]
-
-
 def recover(
-    host: Host, state_dir: str, target: Target | None, run: str | None, folders: dict[str, Path], clock: Clock
+    custody: Custody, target: Target | None, run: str | None, folders: dict[str, Path], clock: Clock
 ) -> Recovered:
     """Undo every outstanding receipt, newest first, and let the dead run's lock go.
 
-    `target` is None when the target itself is gone: then there is nothing to harm, and undoing what lies
-    on the host is enough. `folders` are the run folders by run id. Raises Refused while the run lives.
+    `target` is None when the target itself is gone: then there is nothing to harm, and undoing what is in
+    custody is enough. `folders` are the run folders by run id. Raises Refused while the run lives.
     """
-    held = lock.read(host, state_dir)
-    if held is not None and run in (None, held.run) and not held.dead(clock) and held.pid != os.getpid():
+    held = custody.held()
+    if held is not None and run in (None, held.run) and not lock.dead(held, clock):
         raise Refused(f"run {held.run} is alive (pid {held.pid}); stop it with `drill stop {held.run}`")
     done = Recovered()
-    there = outstanding(host, state_dir, run)
+    there = [o for o in custody.outstanding() if run in (None, o.receipt.run)]
     cut_short = run or (held.run if held else None)
     lost = _journalled(folders.get(cut_short), [o.receipt.id for o in there]) if cut_short else []
     for left in reversed([*there, *lost]):
-        _undo(left, host, state_dir, target, folders.get(left.receipt.run), clock, done)
+        _undo(left, custody, target, folders.get(left.receipt.run), clock, done)
     if done.restored is Restored.CLEAN:
         if held is not None and run in (None, held.run):
-            lock.release(host, state_dir, held.run)
+            custody.release(held.run)
             done.lines.append(f"lock of run {held.run} released")
         for name, folder in folders.items():
             if run in (None, name) and _close_journal(name, folder, done):
-                host.remove(f"{state_dir}/lock/lock.json.{name}")  # of a driver that died while it took the lock
-    written = {str(Path(step["path"]).parent) for o in [*there, *lost] for step in o.receipt.undo if "path" in step}
-    _sweep(host, (state_dir, *(f"{state_dir}/{name}" for name in host.list(state_dir)), *sorted(written)))
+                custody.release(name)  # it may have died while it took the lock
+    custody.sweep([o.receipt for o in (*there, *lost)])
     return done
 
 
@@ -87,8 +73,7 @@ def _events(folder: Path) -> list[Event]:
 
 def _undo(
     left: Outstanding,
-    host: Host,
-    state_dir: str,
+    custody: Custody,
     target: Target | None,
     folder: Path | None,
     clock: Clock,
@@ -101,14 +86,14 @@ def _undo(
     fault = _fault_of(receipt, target)
     try:
         if target is None or fault is None:
-            restored, manual = receipts.undo(host, state_dir, receipt)
+            restored, manual = custody.undo(receipt)
             why = "" if restored is Restored.CLEAN else "an undo step failed"
         else:
             restored, why = active.revert(fault, target, receipt, context)
             manual = [receipts.manual(step) for step in receipt.undo]
             notes.tell("proof.off", _proof(fault, target, receipt, context))
         clean = restored is Restored.CLEAN
-        if clean and not receipts.disarm(host, state_dir, receipt):
+        if clean and not custody.disarm(receipt):
             clean, why = False, "its on-target timer could not be ended"
     except Exception as error:
         clean, why, manual = False, f"{type(error).__name__}: {error}", [receipts.manual(s) for s in receipt.undo]
@@ -179,7 +164,7 @@ def _close_journal(run: str, folder: Path, done: Recovered) -> bool:
     events = _events(folder)
     if not events or any(event.event == "end" for event in events) or _journalled(folder, []):
         return False
-    if holders.find([str(folder / "journal.jsonl")])[0]:  # of a run that lives, on another target
+    if being_written(folder / "journal.jsonl"):  # of a run that lives, on another target
         return False
     notes = _Notes(folder, done)
     notes.tell("lock.released", {"by": "recover"})
@@ -190,12 +175,3 @@ def _close_journal(run: str, folder: Path, done: Recovered) -> bool:
     done.folders.append(folder)
     done.lines.append(f"run {run}: journal closed")
     return True
-
-
-def _sweep(host: Host, folders: Sequence[str]) -> None:
-    """Remove files that were being written when their writer died."""
-    for folder in folders:
-        for name in host.list(folder):
-            writer = WRITER.match(name)
-            if writer and not host.alive(int(writer[1]), int(writer[2])):
-                host.remove(f"{folder}/{name}")

@@ -11,27 +11,31 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from drills import gate, lock, victims
 from drills.active import ActiveFaults
 from drills.clock import Clock, rng
-from drills.errors import DrillError, Refused, Stopped
+from drills.errors import DrillError, Refused, Stopped, Unreachable
 from drills.guards import Guards
 from drills.journal import Journal
+from drills.live import worth_saying
 from drills.load.process import LoadProcess
 from drills.model import Context, Fault, HasLedger, Json, Left, Phase, Replica, Restored, Target
 from drills.probes.sampler import Sampler
+from drills.signals import StopFlag
+from drills.tenure import ChangedByOthers, Tenure
 from drills.watch import Watch
 
 TICK_S = 0.1
-STOP_FILE_INTERVAL_S = 1.0
+ASK_INTERVAL_S = 1.0  # between two looks at what is asked of the run, and at its timers
+ASK_AGAIN_S = 5.0  # after one that got no answer
 WATCH_S = 20.0  # of good service before the recovery may end early
 DRAIN_S = 8.0
+LOCK_SLACK_S = 300.0  # a lock outlives the planned phases by this: start, deeds and revert need time too
 
 
 class View(Protocol):
@@ -47,21 +51,6 @@ class View(Protocol):
         """Show the present state."""
 
 
-@dataclass
-class StopFlag:
-    """What signal handlers set, and nothing else. A second signal shortens waits, never the revert."""
-
-    reason: str | None = None
-    count: int = 0
-    noticed: threading.Event = field(default_factory=threading.Event)
-
-    def set(self, reason: str) -> None:
-        """Ask the run to stop and put everything back."""
-        self.reason = self.reason or reason
-        self.count += 1
-        self.noticed.set()
-
-
 @dataclass(frozen=True)
 class Ended:
     """How the run ended (completed, stopped, refused, changed, broken, crashed), and why."""
@@ -70,10 +59,6 @@ class Ended:
     reason: str = ""
     restored: Restored = Restored.CLEAN
     manual: tuple[str, ...] = ()
-
-
-class _ChangedByOthers(DrillError):
-    """Somebody else changed the target; the run is reverted and inconclusive."""
 
 
 @dataclass
@@ -88,7 +73,6 @@ class Setting:
     stop: StopFlag
     clock: Clock
     load_plan: Json
-    keep_alive: Callable[[], None]  # called about once a second while the run lives
 
 
 class Drill:
@@ -106,8 +90,11 @@ class Drill:
         self.active = ActiveFaults(
             self.run, s.target, s.clock, tell=self.tell, note=self.note, context=context, sample=self.sampler.write
         )
+        lives_s = sum(self.plan["phases"][f"{p}_s"] for p in Phase) + LOCK_SLACK_S
+        mine = lock.mine(self.run, s.folder, lives_s, os.getpid(), s.clock)
+        self.tenure = Tenure(s.target, mine, s.clock, self.note)
         self.broken: Exception | None = None
-        self.next_look_mono = 0.0
+        self.next_ask_mono = 0.0
         self.beat_written = 0
         self.load_began_mono = 0.0
 
@@ -136,11 +123,12 @@ class Drill:
             raise Refused(f"{error}; nothing was touched") from None
         ended = Ended("crashed", "the run did not reach its end")
         try:
-            self._take_lock()
+            self.tenure.begin()
             try:
+                self.tell("lock.taken", {"by": self.run})
                 ended = self._locked()
             finally:
-                self._release_lock()
+                self._let_go()
         except Refused as error:
             ended = Ended("refused", str(error))
         except Exception as bug:
@@ -161,7 +149,7 @@ class Drill:
         try:
             self._start_load()
             self._phases(chosen)
-        except _ChangedByOthers as error:
+        except ChangedByOthers as error:
             status, reason = "changed", str(error)
         except Refused as error:  # at the last look before the deed
             status, reason = ("broken" if self.active.hit_mono else "refused"), str(error)
@@ -185,15 +173,15 @@ class Drill:
 
     # ---- before anything is touched ----------------------------------------------------------------------
 
-    def _take_lock(self) -> None:
-        lives_s = sum(self.plan["phases"][f"{p}_s"] for p in Phase) + 300
-        lock.take(self.target, lock.mine(self.run, self.s.folder, lives_s, os.getpid(), self.clock), self.clock)
-        self.tell("lock.taken", {"by": self.run})
-
-    def _release_lock(self) -> None:
-        if self.active.restored is Restored.CLEAN:
-            self.target.control_host().remove(f"{self.target.state_dir}/stop/{self.run}")
-            lock.release(self.target.control_host(), self.target.state_dir, self.run)
+    def _let_go(self) -> None:
+        """Release the lock; what is not put back keeps it."""
+        clean = self.active.restored is Restored.CLEAN
+        try:
+            self.tenure.end(release=clean)
+        except Unreachable as error:  # the next run takes over the lock of one that is gone
+            self.note("unreachable", {"asked": "release of the lock", "reason": str(error)})
+            return
+        if clean:
             self.note("lock.released", {"by": self.run})
 
     def _before(self) -> list[list[Replica]]:
@@ -290,27 +278,37 @@ class Drill:
             raise Stopped(self.stop.reason)
         if self.broken is not None:
             raise self.broken
-        if self.clock.mono() >= self.next_look_mono:
-            self.next_look_mono = self.clock.mono() + STOP_FILE_INTERVAL_S
-            self.s.keep_alive()
-            if who := self.target.control_host().read(f"{self.target.state_dir}/stop/{self.run}"):
-                self.tell("stop", {"by": who.strip(), "how": "stop file"})
-                raise Stopped(f"drill stop, by {who.strip()}")
-            if lost := self.active.lost_timer():
-                self.tell("timer.lost", {"reason": lost})
-                raise DrillError(f"{lost}, so the fault was put back at once")
+        self.tenure.look()
+        if self.clock.mono() >= self.next_ask_mono:
+            self._ask_target()
         if not self.load.alive():
             raise DrillError(f"the load process ended early: {self.load.death() or 'no reason given'}")
         if tripped := self.guards.tripped(self.load.beats(), self.watch.ready()[0]):
             self.tell("guard", tripped)
             raise Stopped(f"guard {tripped['guard']}: {tripped['value']} against {tripped['bound']}")
 
+    def _ask_target(self) -> None:
+        """Ask whether somebody wants the run to end, and whether the timers of its faults still watch."""
+        self.next_ask_mono = self.clock.mono() + ASK_INTERVAL_S
+        try:
+            who, lost = self.target.custody.asked_to_stop(self.run), self.active.lost_timer()
+        except Unreachable as error:  # the timers need nobody; what they undo is undone at their deadline
+            self.next_ask_mono = self.clock.mono() + ASK_AGAIN_S
+            self.tell("unreachable", {"asked": "stop, timers", "reason": str(error)})
+            return
+        if who:
+            self.tell("stop", {"by": who, "how": "drill stop"})
+            raise Stopped(f"drill stop, by {who}")
+        if lost:
+            self.tell("timer.lost", {"reason": lost})
+            raise DrillError(f"{lost}, so the fault was put back at once")
+
     def _undisturbed(self) -> None:
         """Before the fault nobody else may restart replicas: we could not tell their doing from ours."""
         if self.watch.disturbed:
             other = self.watch.disturbed[0]
             self.tell("changed_by_others", other)
-            raise _ChangedByOthers(f"{other['replica']}: {other['change']} before the fault, not by this run")
+            raise ChangedByOthers(f"{other['replica']}: {other['change']} before the fault, not by this run")
 
     def _enough_left(self, fault: Fault, picked: Sequence[Replica]) -> None:
         if victims.is_route(fault):
@@ -389,23 +387,3 @@ class Drill:
 
     def _probe_broke(self, bug: BaseException) -> None:
         self.broken = bug if isinstance(bug, Exception) else RuntimeError(repr(bug))
-
-
-def worth_saying(event: str, data: Json) -> str | None:
-    """Return the line about an event that a person who watches wants to see, None for most events."""
-    match event:
-        case "inject.hit":
-            return f"fault on: {', '.join(data['victims'])}"
-        case "inject.step" if data["step"] in ("reset.begin", "reset.end", "gate.opened"):
-            return f"{data['step']} {data.get('outcome', '')}".rstrip()
-        case "proof.off" if not data["held"]:
-            return f"{data['fault']}: {'nothing' if data['ok'] else 'NOT proven that nothing'} of ours is left in place"
-        case "proof.on" | "proof.off":
-            return f"{data['fault']}: {'proven' if data['ok'] else 'NOT proven'} {event.removeprefix('proof.')}"
-        case "replica" if data.get("change") in ("gone", "started", "ready"):
-            return f"{data['replica']}: {data['change']}"
-        case "alert" if data["source"] == "prometheus" and "firing" in (data["state"], data["was"]):
-            return f"alert {data['alert']}: {'over' if data['state'] == 'inactive' else data['state']}"
-        case "notified":
-            return f"alert {data['alert']}: notified, {data['status']}"
-    return None

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 
 from drills.errors import Stopped
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class StopFlag:
+    """What signal handlers set, and nothing else. A second signal shortens waits, never the revert."""
+
+    reason: str | None = None
+    count: int = 0
+    noticed: threading.Event = field(default_factory=threading.Event)
+
+    def set(self, reason: str) -> None:
+        """Ask the run to stop and put everything back."""
+        self.reason = self.reason or reason
+        self.count += 1
+        self.noticed.set()
 
 
 @contextmanager

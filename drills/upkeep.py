@@ -7,61 +7,69 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from drills import lock, runfolder, session, signals
+from drills import lock, opening, runfolder, session, signals
 from drills import recover as recovering
-from drills.access.local import LocalHost
 from drills.clock import Clock, utc
+from drills.custody import Custody, Lock
 from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, FileProblem, Refused, UsageError
-from drills.journal import read
-from drills.lab import config, keeper, manage
-from drills.lab.client import Lab
-from drills.lab.target import LabTarget
+from drills.journal import being_written, read
+from drills.lab import manage
+from drills.lab import opening as lab
 from drills.model import Restored
-from drills.target import load_target
+from drills.options import Options
+from drills.target import TargetSpec, lab_target, load_target
 
 Say = Callable[[str], None]
 
 
 def status(target: str | None, targets: Path | None, reports: Path) -> list[str]:
     """Return what is up, who drills, and what is still to be put back, a line each."""
-    spec = load_target(target, targets)
-    spec.require_supported()
-    host, state_dir = LocalHost(), _state_dir()
-    lab = manage.find()
-    lines = [f"target {spec.name}: lab {'up at ' + lab.url if lab else _no_lab()}"]
-    held = lock.read(host, state_dir)
+    spec = _spec(target, targets)
+    custody = opening.closed_custody(spec)
+    lines = [f"target {spec.name}: {opening.state(spec)}"]
+    held, running = custody.held(), _running(custody)
     if held is None:
         lines.append("no run holds it")
-    elif held.dead(Clock()):
+    elif running is None:
         lines.append(
             f"run {held.run} of {held.owner} was cut short (began {utc(held.taken_wall)}): run `drill recover`"
         )
     else:
         lines.append(f"run {held.run} of {held.owner} drills since {utc(held.taken_wall)} (pid {held.pid})")
-    left = recovering.outstanding(host, state_dir)
-    running = held is not None and not held.dead(Clock())
+    left = custody.outstanding()
     lines += [f"{'on' if running else 'to be put back'}: {one.sentence()}" for one in left]
     lines += [] if left else ["nothing is to be put back"]
-    return lines + [f"not finished: {folder}" for folder in unfinished(reports) if not (held and running)]
+    return lines + [f"not finished: {folder}" for folder in unfinished(reports) if not running]
+
+
+def _spec(target: str | None, targets: Path | None) -> TargetSpec:
+    spec = load_target(target, targets)
+    spec.require_supported()
+    return spec
+
+
+def _running(custody: Custody) -> Lock | None:
+    """Return the lock of the run that drills the target now."""
+    held = custody.held()
+    return None if held is None or lock.dead(held, Clock()) else held
 
 
 def recover(run: str | None, target: str | None, targets: Path | None, reports: Path, say: Say) -> int:
     """Put everything back; returns the exit code."""
-    load_target(target, targets).require_supported()
-    lab = manage.find()
-    state_dir = _state_dir()
+    spec = _spec(target, targets)
+    custody = opening.closed_custody(spec)
     folders = {runfolder.run_id(f): f for f in runfolder.list_runs(reports / "runs")}
-    held = lock.read(LocalHost(), state_dir)
+    held = custody.held()
     if held is not None:
         folders.setdefault(held.run, Path(held.folder))
-    if run is not None and run not in folders and not recovering.outstanding(LocalHost(), state_dir, run):
+    if run is not None and run not in folders and all(o.receipt.run != run for o in custody.outstanding()):
         raise UsageError(f"run {run}: not known here; `drill status` says what is to be put back")
     with signals.told(lambda name: say(f"{name}: noted; what is begun is put back to the end")):
-        return _recover(lab, state_dir, run, folders, say)
+        return _recover(spec, custody, run, folders, say)
 
 
-def _recover(lab: Lab | None, state_dir: str, run: str | None, folders: dict[str, Path], say: Say) -> int:
-    done = recovering.recover(LocalHost(), state_dir, LabTarget(lab) if lab else None, run, folders, Clock())
+def _recover(spec: TargetSpec, custody: Custody, run: str | None, folders: dict[str, Path], say: Say) -> int:
+    done = recovering.recover(custody, opening.found_target(spec), run, folders, Clock())
     for line in done.lines:
         say(line)
     for folder in done.folders:
@@ -70,9 +78,8 @@ def _recover(lab: Lab | None, state_dir: str, run: str | None, folders: dict[str
         say(f"NOT RESTORED, run by hand: {command}")
     if done.restored is not Restored.CLEAN:
         return EXIT_NOT_RESTORED
-    if _orphaned_lab(lab) and not _busy(state_dir):
-        manage.down()
-        say("lab: down (a run that was cut short had started it)")
+    if _running(custody) is None and (tidied := opening.tidied(spec)):
+        say(tidied)
     elif not done.lines:
         say("nothing to put back")
     return EXIT_PASS
@@ -89,24 +96,21 @@ def _conclude(folder: Path, say: Say) -> None:
 
 def stop(run: str, target: str | None, targets: Path | None) -> str:
     """Ask the run that holds the target to stop. Raises UsageError when it does not."""
-    load_target(target, targets).require_supported()
-    host, state_dir = LocalHost(), _state_dir()
-    held = lock.read(host, state_dir)
-    if held is None or held.run != run or held.dead(Clock()):
-        now = f"run {held.run} does" if held is not None and not held.dead(Clock()) else "no run does"
+    custody = opening.closed_custody(_spec(target, targets))
+    running = _running(custody)
+    if running is None or running.run != run:
+        now = f"run {running.run} does" if running is not None else "no run does"
         raise UsageError(f"run {run} does not drill this target now; {now}")
-    host.write(f"{state_dir}/stop/{run}", f"{getpass.getuser()}@{socket.gethostname()}")
+    custody.ask_to_stop(run, f"{getpass.getuser()}@{socket.gethostname()}")
     return f"run {run}: asked to stop; it puts everything back and ends within seconds"
 
 
 def stored(name: str, reports: Path) -> Path:
     """Return the folder of a run that can be judged again. Raises FileProblem; nothing is written then."""
     folder = runfolder.find_run(name, reports / "runs")
-    held = lock.read(LocalHost(), _state_dir())
-    if held is not None and Path(held.folder) == folder and not held.dead(Clock()):
-        raise FileProblem(
-            folder, f"run {held.run} is still going (pid {held.pid}); wait for its end; nothing was written"
-        )
+    if being_written(folder / "journal.jsonl"):
+        run = runfolder.run_id(folder)
+        raise FileProblem(folder, f"run {run} is still going; wait for its end; nothing was written")
     begun = (folder / "load.json").is_file()
     missing = [n for n in ("requests.ndjson", "samples.ndjson") if begun and not (folder / n).exists()]
     if missing:
@@ -127,21 +131,22 @@ def unfinished(reports: Path) -> Iterator[Path]:
 # ---- the lab on its own -------------------------------------------------------------------------------
 
 
-def lab_up(options: session.Options, say: Say) -> None:
+def lab_up(options: Options, say: Say) -> None:
     """Start the lab and leave it up."""
     spec = session.target_spec(options)
     with signals.interrupting("before it was up"):
-        manage.up(session.lab_config(spec, options), owner="user", echo=say)
+        manage.up(lab.config_of(spec, options), owner="user", echo=say)
     for line in lab_status():
         say(line)
 
 
 def lab_down(*, force: bool) -> str:
     """Take the lab down. Refused while a run drills it, unless forced."""
-    held = lock.read(LocalHost(), _state_dir())
-    if held is not None and not held.dead(Clock()) and not force:
-        raise Refused(f"lab: run {held.run} drills it; stop that with `drill stop {held.run}`, or add --force")
-    for left in [] if force else recovering.outstanding(LocalHost(), _state_dir()):
+    custody = lab.custody(lab_target())
+    running = _running(custody)
+    if running is not None and not force:
+        raise Refused(f"lab: run {running.run} drills it; stop that with `drill stop {running.run}`, or add --force")
+    for left in [] if force else custody.outstanding():
         raise Refused(f"lab: not put back yet: {left.sentence()}; run `drill recover`, or add --force")
     return "lab: down" if manage.down() else "lab: none was up"
 
@@ -150,14 +155,14 @@ def lab_status() -> list[str]:
     """Return the lab's addresses and replicas, a line each."""
     found = manage.status()
     if found is None:
-        return [f"lab: {_no_lab()}"]
-    lab, net = found["lab"], found["lab"]["network"]
+        return [f"lab: {lab.absent()}"]
+    up, net = found["lab"], found["lab"]["network"]
     lines = [
-        f"users      {lab['entry'][lab['entry']['use']]}/v1   model {lab['model']}",
-        f"router     {lab['entry']['router']}   network {net['subnet'] if net else 'none of its own'}",
-        f"prometheus {lab['prometheus'] or 'not there'}   alertmanager {lab['alertmanager'] or 'not there'}",
-        f"gpus       {lab['nvidia_smi']}   metrics {lab['dcgm']}",
-        f"defect     {lab['defect'] or 'none'}   owner {lab['owner']}   folder {lab['dir']}",
+        f"users      {up['entry'][up['entry']['use']]}/v1   model {up['model']}",
+        f"router     {up['entry']['router']}   network {net['subnet'] if net else 'none of its own'}",
+        f"prometheus {up['prometheus'] or 'not there'}   alertmanager {up['alertmanager'] or 'not there'}",
+        f"gpus       {up['nvidia_smi']}   metrics {up['dcgm']}",
+        f"defect     {up['defect'] or 'none'}   owner {up['owner']}   folder {up['dir']}",
     ]
     for row in found["replicas"]:
         gpus = ", ".join(row["gpus"])
@@ -166,30 +171,3 @@ def lab_status() -> list[str]:
             f"restarts {row['restarts']} {row['engine']} {gpus}"
         )
     return lines
-
-
-def _no_lab() -> str:
-    if keeper.locked(config.lab_dir()):
-        owner = manage.starting_owner()
-        mine = owner.startswith("run:") and not session.orphaned(owner)
-        whose = (
-            f"a run, pid {owner.partition(':')[2].partition('-')[0]}, has it" if mine else "`drill lab down` ends it"
-        )
-        return f"starting or ending; {whose}"
-    return "not up; a run starts it, or `drill lab up`"
-
-
-def _orphaned_lab(lab: Lab | None) -> bool:
-    """Whether a run that is gone left a lab, be it up or half started."""
-    if lab is not None:
-        return session.orphaned(str(lab.data.get("owner", "")))
-    return keeper.locked(config.lab_dir()) and session.orphaned(manage.starting_owner())
-
-
-def _state_dir() -> str:
-    return str(config.lab_dir() / "drill")
-
-
-def _busy(state_dir: str) -> bool:
-    held = lock.read(LocalHost(), state_dir)
-    return held is not None and not held.dead(Clock())

@@ -8,23 +8,36 @@ from urllib.parse import urlsplit
 
 import urllib3
 
+from drills.access.filecustody import FileCustody
 from drills.access.local import LocalHost
+from drills.custody import Custody
 from drills.errors import Refused
 from drills.lab.client import TIMEOUT, Lab, LabError
 from drills.lab.config import SLA
 from drills.model import Host, Json, Replica, Sla
 
 
+def state_dir(folder: Path) -> str:
+    """Return where drills of the lab in that folder keep what is theirs."""
+    return str(folder / "drill")
+
+
+def custody(folder: Path, target: str = "lab") -> FileCustody:
+    """Return the custody of the lab in that folder, be it up or not."""
+    return FileCustody(LocalHost(), state_dir(folder), target)
+
+
 class LabTarget:
-    """Implements Target, CanDelete, HasLedger, HasEvents, HasGpus and HasProxies over a lab that is up."""
+    """Implements Target, Embedded, CanDelete, HasLedger, HasEvents, HasGpus, HasProxies and HasNetwork over a lab."""
 
     kind = "lab"
 
-    def __init__(self, lab: Lab, *, name: str = "lab", sla: Sla = SLA) -> None:
+    def __init__(self, lab: Lab, *, name: str = "lab", sla: Sla = SLA, entry: str | None = None) -> None:
         self.lab, self.name, self.sla = lab, name, sla
         data = lab.data
-        self.state_dir = str(lab.dir / "drill")
-        self.endpoint = lab.url
+        self.custody: Custody = custody(lab.dir, name)
+        self.state_dir = state_dir(lab.dir)
+        self.endpoint = f"{data['entry'][entry]}/v1" if entry else lab.url
         self.model = str(data["model"])
         self.fallback_models = tuple(data["fallback_models"])
         self.expected_replicas = int(data["expected_replicas"])
@@ -57,11 +70,16 @@ class LabTarget:
         keys = ("versions", "notes", "entry", "port_base", "defect", "prometheus", "alertmanager", "dcgm", "nvml_lib")
         return {key: self.lab.data[key] for key in keys}
 
+    # ---- abilities -----------------------------------------------------------------------------------
+
     def keep_alive(self) -> None:
         """Tell the lab that somebody still needs it. Raises LabError."""
         self._control.touch()
 
-    # ---- abilities -----------------------------------------------------------------------------------
+    def load_core(self) -> int | None:
+        """Return the core that the lab's engines leave to the load; None when they take none for themselves."""
+        core: int | None = self.lab.data.get("client_cpu")
+        return core
 
     def delete_replica(self, replica: Replica, *, grace_s: float) -> None:
         """Delete that incarnation; the supervisor makes a new one (Refused when the uid does not match any more)."""

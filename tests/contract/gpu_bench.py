@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drills import receipts
 from drills.access import procs
+from drills.access.filecustody import FileCustody
 from drills.access.local import LocalHost
+from drills.custody import Custody
 from drills.errors import Refused
 from drills.faults.gpu_reset import GpuReset
 from drills.lab.gpu import state
@@ -69,9 +70,11 @@ class Bench:
     alertmanager: str | None = None
     router_metrics: str | None = None
     state_dir: str = ""
+    custody: Custody = field(init=False)
 
     def __post_init__(self) -> None:
         self.state_dir = str(self.folder / "drill")
+        self.custody = FileCustody(LocalHost(), self.state_dir, self.name)
 
     def replicas(self) -> list[Replica]:
         return list(self.rows.values())
@@ -181,8 +184,8 @@ def two_replicas(folder: Path) -> Iterator[Bench]:
         made.start_replica("replica-0", 0)
         made.start_replica("replica-1", 1)
         yield made
-        for left in receipts.outstanding(made.control_host(), made.state_dir):
-            receipts.disarm(made.control_host(), made.state_dir, left.receipt)
+        for left in made.custody.outstanding():
+            made.custody.disarm(left.receipt)
 
 
 class Drilled:
@@ -211,7 +214,7 @@ class Drilled:
 
     def arm(self) -> Receipt:
         receipt = self.receipt or self.aim()
-        receipts.arm(self.bench.control_host(), self.bench.state_dir, receipt)
+        self.bench.custody.arm(receipt)
         return receipt
 
     def inject(self) -> None:
@@ -225,4 +228,4 @@ class Drilled:
 
     def disarm(self) -> None:
         if self.receipt is not None:
-            receipts.disarm(self.bench.control_host(), self.bench.state_dir, self.receipt)
+            self.bench.custody.disarm(self.receipt)

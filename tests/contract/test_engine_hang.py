@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from drills import receipts
 from drills.access import procs
+from drills.access.filecustody import FileCustody
 from drills.access.local import LocalHost
 from drills.faults.engine_hang import EngineHang
 from drills.model import Context, Host, Receipt, Replica, Restored
@@ -72,7 +72,7 @@ class Bench:
     fallback_models = ()
 
     def __init__(self, tree: Tree, server: Completions, folder: Path) -> None:
-        self.state_dir = str(folder)
+        self.custody = FileCustody(HOST, str(folder), "bench")
         self.fault = EngineHang(EngineHang.Params(), "lab")
         (pid, start), (engine_pid, engine_start) = tree.server, tree.engine
         url = f"http://127.0.0.1:{server.server_port}"
@@ -138,7 +138,7 @@ def test_one_without_the_other_proves_nothing(bench: Bench, tree: Tree, server: 
     receipt = bench.hang()
     eventually(lambda: state(tree) == "T")
     assert bench.on(receipt) is None, "somebody else answers for an engine that is stopped"
-    receipts.undo(HOST, bench.state_dir, receipt)
+    bench.custody.undo(receipt)
     server.silent = True
     assert bench.on(receipt) is None, "it goes on and has not made a token yet"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from drills import receipts
 from drills.access import ontarget, procs
+from drills.access.filecustody import FileCustody
 from drills.access.local import LocalHost
 from drills.errors import DrillError
 from drills.faults import iptables
@@ -150,23 +150,23 @@ def test_a_program_that_is_not_there_is_an_error_with_the_words_to_type(space: N
 
 
 def test_the_timer_undoes_when_the_driver_and_all_its_processes_are_gone(space: Namespace, tmp_path: Path) -> None:
-    before = space.snapshot()
+    before, custody = space.snapshot(), FileCustody(HOST, str(tmp_path), "t")
     base: dict[str, Any] = {"run": "0a1b2c3d", "fault": "packet-loss", "target": "t", "host": "local", "holds": ()}
     receipt = Receipt("0a1b2c3d-0-packet-loss", **base, victims=(), prior={}, undo=tuple(space.steps), deadline_s=1.0)
     driver = os.fork()
     if driver == 0:
         os.setsid()
-        receipts.arm(HOST, str(tmp_path), receipt)
+        custody.arm(receipt)
         space.put()
         time.sleep(600)
     armed: list[str] = []
     deadline = time.monotonic() + 20
     while "armed" not in armed or not iptables.ours(space.snapshot(), "0a1b2c3d"):
         assert time.monotonic() < deadline
-        armed = [left.timer_state for left in receipts.outstanding(HOST, str(tmp_path))] or armed
+        armed = [left.timer_state for left in custody.outstanding()] or armed
     os.killpg(driver, signal.SIGKILL)
     os.waitpid(driver, 0)
     while iptables.difference(before, space.snapshot()):
         assert time.monotonic() < deadline
-    assert receipts.undo(HOST, str(tmp_path), receipt) == (Restored.CLEAN, [])
-    assert receipts.disarm(HOST, str(tmp_path), receipt)
+    assert custody.undo(receipt) == (Restored.CLEAN, [])
+    assert custody.disarm(receipt)

@@ -17,6 +17,7 @@ import pytest
 from drills import lock, receipts
 from drills import recover as recovering
 from drills.access import procs
+from drills.access.filecustody import FileCustody
 from drills.access.local import TEMPORARY, LocalHost
 from drills.clock import Clock
 from drills.journal import Journal, read
@@ -34,9 +35,13 @@ def state(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "state"
     folder.mkdir()
     yield folder
-    for left in receipts.outstanding(HOST, str(folder)):
+    for left in custody(folder).outstanding():
         if left.timer.get("pid"):
             procs.signal(left.timer["pid"], left.timer["start"], signal.SIGKILL)
+
+
+def custody(state: Path) -> FileCustody:
+    return FileCustody(HOST, str(state), "t")
 
 
 def receipt_of(state: Path, number: int = 0, **changes: Any) -> Receipt:
@@ -58,14 +63,14 @@ def receipt_of(state: Path, number: int = 0, **changes: Any) -> Receipt:
 
 def on(state: Path, receipt: Receipt) -> Json:
     """Arm the receipt and make its marker."""
-    armed = receipts.arm(HOST, str(state), receipt)
+    armed = custody(state).arm(receipt)
     Path(receipt.undo[0]["path"]).touch()
     return armed
 
 
 def recover(state: Path, run: str | None = None, folders: dict[str, Path] | None = None) -> Recovered:
     """Recover without a target: what lies on the host is enough."""
-    return recovering.recover(HOST, str(state), None, run, folders or {}, Clock())
+    return recovering.recover(custody(state), None, run, folders or {}, Clock())
 
 
 def run_folder(tmp_path: Path, *told: Receipt) -> Path:
@@ -100,7 +105,7 @@ def test_a_timer_that_is_stopped_keeps_neither_its_gate_nor_its_receipt(tmp_path
     assert not procs.alive(armed["pid"], armed["start"])
     with gate.open() as waiting:
         fcntl.flock(waiting, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    assert receipts.outstanding(HOST, str(state)) == []
+    assert custody(state).outstanding() == []
 
 
 def test_a_stopped_timer_of_a_fault_without_locks_is_ended_too(state: Path) -> None:
@@ -114,7 +119,7 @@ def test_a_stuck_timer_goes_on_holding_what_could_not_be_undone(tmp_path: Path, 
     """Its gate keeps the replica away from what is not put back yet."""
     bad = {"do": "run", "argv": ["/bin/sh", "-c", "exit 4"]}
     receipt = receipt_of(state, holds=(str(tmp_path / "gate.lock"),), undo=(bad,))
-    armed = receipts.arm(HOST, str(state), receipt)
+    armed = custody(state).arm(receipt)
     procs.signal(armed["pid"], armed["start"], signal.SIGSTOP)
     assert recover(state).restored is Restored.DIRTY
     assert procs.alive(armed["pid"], armed["start"])
@@ -123,30 +128,30 @@ def test_a_stuck_timer_goes_on_holding_what_could_not_be_undone(tmp_path: Path, 
 def test_one_that_fails_does_not_stop_the_others_and_the_result_says_so(state: Path) -> None:
     on(state, receipt_of(state, 0))
     bad = {"do": "run", "argv": ["/bin/sh", "-c", "exit 4"]}
-    receipts.arm(HOST, str(state), receipt_of(state, 1, undo=(bad,)))
+    custody(state).arm(receipt_of(state, 1, undo=(bad,)))
     done = recover(state)
     assert done.restored is Restored.DIRTY
     assert done.manual == ["/bin/sh -c 'exit 4'"]
     assert not (state / "marker-0").exists()
-    assert [o.receipt.id for o in receipts.outstanding(HOST, str(state))] == [f"{RUN}-1-noop"]
+    assert [o.receipt.id for o in custody(state).outstanding()] == [f"{RUN}-1-noop"]
 
 
 @pytest.mark.parametrize("changes", [{"fault": "fault-of-tomorrow"}, {"params": {"key-of-tomorrow": 1}}])
 def test_a_receipt_of_another_version_is_undone_by_its_steps(tmp_path: Path, state: Path, changes: Json) -> None:
     on(state, receipt_of(state, **changes))
     with bench(tmp_path / "bench") as target:
-        target.state_dir = str(state)
-        done = recovering.recover(HOST, str(state), target, None, {}, Clock())
+        target.custody = custody(state)
+        done = recovering.recover(target.custody, target, None, {}, Clock())
     assert done.restored is Restored.CLEAN, done.lines
     assert not (state / "marker-0").exists()
-    assert receipts.outstanding(HOST, str(state)) == []
+    assert custody(state).outstanding() == []
 
 
 def test_an_undo_that_cannot_even_be_tried_is_not_clean(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault without undo steps has no manual commands; the exit code must not depend on those."""
     on(state, receipt_of(state, 0))
-    armed = receipts.arm(HOST, str(state), receipt_of(state, 1, undo=()))
-    monkeypatch.setattr(receipts, "disarm", lambda *_: False)
+    armed = custody(state).arm(receipt_of(state, 1, undo=()))
+    monkeypatch.setattr(FileCustody, "disarm", lambda *_: False)
     done = recover(state)
     assert (done.restored, done.lines[0]) == (
         Restored.DIRTY,
@@ -165,8 +170,8 @@ def test_what_only_the_journal_tells_of_is_undone_too(tmp_path: Path, state: Pat
     assert done.restored is Restored.CLEAN
     assert not (state / "marker-0").exists()
     assert [e["status"] for e in ended(folder)] == ["crashed"]
-    assert receipts.outstanding(HOST, str(state)) == []
-    assert lock.read(HOST, str(state)) is None
+    assert custody(state).outstanding() == []
+    assert custody(state).held() is None
     assert recover(state, folders={RUN: folder}).lines == []
 
 
@@ -180,7 +185,7 @@ def test_a_journal_that_cannot_be_written_costs_no_undo(tmp_path: Path, state: P
     assert done.restored is Restored.CLEAN
     assert not (state / "marker-0").exists()
     assert any(line.startswith("not written down: ") for line in done.lines)
-    assert lock.read(HOST, str(state)) is None
+    assert custody(state).held() is None
 
 
 def test_a_run_cut_short_before_it_touched_anything_is_closed(tmp_path: Path, state: Path) -> None:

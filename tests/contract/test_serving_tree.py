@@ -17,6 +17,7 @@ import pytest
 
 from drills import receipts
 from drills.access import procs
+from drills.access.filecustody import FileCustody
 from drills.access.local import LocalHost
 from drills.errors import Refused
 from drills.faults.common import offspring
@@ -39,7 +40,7 @@ class OneReplica:
     kind = "lab"
 
     def __init__(self, tree: Tree, folder: Path) -> None:
-        self.state_dir = str(folder)
+        self.custody = FileCustody(HOST, str(folder), "bench")
         (pid, start), (engine_pid, engine_start) = tree.server, tree.engine
         self.replica = Replica("r0", "u0", "primary", "http://127.0.0.1:9", ready=True, pid=pid, pid_start=start)
         self.replica = replace(self.replica, engine_pid=engine_pid, engine_start=engine_start)
@@ -108,7 +109,7 @@ def test_kill_process_kills_the_whole_tree_and_spares_the_tracker(tree: Tree, ta
 def test_engine_kill_ends_the_worker_that_the_engine_leaves(tree: Tree, target: Any) -> None:
     fault = engine_kill()
     receipt = aimed(fault, target)
-    assert receipts.undo(HOST, target.state_dir, receipt) == (Restored.CLEAN, [])
+    assert target.custody.undo(receipt) == (Restored.CLEAN, [])
     assert procs.alive(*tree.worker), "nothing was done yet, so there was nothing to end"
     inject(fault, target, receipt)
     eventually(lambda: not procs.alive(*tree.engine))
@@ -116,7 +117,7 @@ def test_engine_kill_ends_the_worker_that_the_engine_leaves(tree: Tree, target: 
     impatient = replace(context(), stopping=lambda: True)
     seen = fault.observe(target, receipt, impatient)
     assert seen.on is None, "its server says it is ready: that proves nothing"
-    assert receipts.undo(HOST, target.state_dir, receipt) == (Restored.CLEAN, [])
+    assert target.custody.undo(receipt) == (Restored.CLEAN, [])
     eventually(lambda: not procs.alive(*tree.worker))
     assert procs.alive(*tree.server)
 
@@ -129,12 +130,12 @@ def test_the_timer_alone_ends_what_a_deed_cut_short_leaves(
     receipt = replace(aimed(made, target), deadline_s=0.3)
     dead = tree.engine if fault is engine_kill else tree.server
     procs.signal(*dead, signal.SIGKILL)  # and then the driver was killed
-    receipts.arm(HOST, target.state_dir, receipt)
+    target.custody.arm(receipt)
     eventually(lambda: not procs.alive(*tree.worker))
     eventually(lambda: not procs.alive(*tree.engine))
     assert procs.alive(*tree.server) is (fault is engine_kill)
-    eventually(lambda: [o.timer_state for o in receipts.outstanding(HOST, target.state_dir)] == ["undone"])
-    assert receipts.disarm(HOST, target.state_dir, receipt)
+    eventually(lambda: [o.timer_state for o in target.custody.outstanding()] == ["undone"])
+    assert target.custody.disarm(receipt)
 
 
 def test_what_is_to_be_done_by_hand_asks_for_the_parent_first(tree: Tree, target: Any) -> None:

@@ -18,6 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from drills import receipts
+from drills.access.filecustody import FileCustody
 from drills.access.local import LocalHost
 from drills.errors import Refused
 from drills.faults import for_receipt
@@ -58,8 +59,8 @@ class Route:
     rows: list[Replica] = field(default_factory=list)
 
     @property
-    def state_dir(self) -> str:
-        return str(self.folder / "drill")
+    def custody(self) -> FileCustody:
+        return FileCustody(HOST, str(self.folder / "drill"), self.name)
 
     def replicas(self) -> list[Replica]:
         return self.rows
@@ -179,7 +180,7 @@ def test_a_bystander_that_is_late_as_well_is_seen(route: Route) -> None:
 def test_the_timer_takes_it_off_while_every_control_port_hangs_and_requests_are_held(route: Route) -> None:
     deed = Deed(route, delay_s=30.0)
     receipt = replace(deed.aim(), deadline_s=0.5)
-    receipts.arm(HOST, route.state_dir, receipt)
+    route.custody.arm(receipt)
     deed.inject(receipt)
     primaries = [route.proxies[name] for name in ("r0", "r1")]
     eventually(lambda: all(http("GET", f"{front.control}/status")["faults"] for front in primaries))
@@ -193,9 +194,9 @@ def test_the_timer_takes_it_off_while_every_control_port_hangs_and_requests_are_
             client.send(b"GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n")
         for client in held:
             assert client.until(b'"data":[]}')  # far sooner than 30 s, or the peer's deadline has passed
-    assert [o.timer_state for o in receipts.outstanding(HOST, route.state_dir)] == ["undone"]
+    assert [o.timer_state for o in route.custody.outstanding()] == ["undone"]
     assert deed.observe(receipt).on is False
-    assert receipts.disarm(HOST, route.state_dir, receipt)
+    assert route.custody.disarm(receipt)
 
 
 def test_the_way_back_does_not_wait_for_a_proxy_that_is_stopped(route: Route) -> None:

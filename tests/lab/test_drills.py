@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from drills.access import procs
-from drills.access.local import LocalHost
 from drills.lab import manage
 from drills.lab.client import Lab
 from drills.lab.config import LabConfig
+from drills.lab.target import custody
 from drills.probes.prometheus import Prometheus
-from drills.recover import outstanding
 from tests.lab import labs
 from tests.lab.drilling import Driller, Ran, events, eventually, records
 
@@ -186,9 +185,8 @@ def test_a_killed_driver_leaves_a_fault_that_ends_by_itself_and_a_target_that_re
     assert refused.code == 3
     assert "drill recover" in refused.out + refused.err
 
-    host, state = LocalHost(), str(lab.dir / "drill")
-    eventually(lambda: [o.timer_state for o in outstanding(host, state)] == ["undone"], 40)
-    assert not list(Path(state).glob("*.marker"))
+    eventually(lambda: [o.timer_state for o in custody(lab.dir).outstanding()] == ["undone"], 40)
+    assert not list((lab.dir / "drill").glob("*.marker"))
 
     first = drill("recover", "--reports", str(drill.reports))
     assert first.code == 0, first.out + first.err
@@ -218,7 +216,7 @@ def test_an_interrupt_puts_back_at_once_and_loses_no_record(drill: Driller, lab:
     [final] = events(folder, "load.stopped")
     assert final["data"]["drawn"] == final["data"]["records"] == len(records(folder))
     assert sum(final["data"]["outcomes"].values()) == final["data"]["drawn"]
-    assert outstanding(LocalHost(), str(lab.dir / "drill")) == []
+    assert custody(lab.dir).outstanding() == []
     settled(lab)
 
 

@@ -26,6 +26,7 @@ from drills.active import ActiveFaults
 from drills.clock import Clock
 from drills.errors import Refused, Stopped
 from drills.faults import FAULTS, for_receipt, gpu_reset
+from drills.lab import target as lab_target
 from drills.lab.client import Control, Lab
 from drills.lab.gpu import state as gpu_state
 from drills.lab.target import LabTarget
@@ -163,7 +164,7 @@ class Deed:
         return self.fault.aim(self.target, self.victims, run=self.run, receipt=name, deadline_s=deadline_s)
 
     def arm(self, receipt: Receipt) -> None:
-        receipts.arm(HOST, self.target.state_dir, receipt)
+        self.target.custody.arm(receipt)
 
     def inject(self, receipt: Receipt) -> None:
         self.fault.inject(self.target, receipt, self.context)
@@ -173,7 +174,7 @@ class Deed:
         return for_receipt(receipt, "lab").revert(self.target, receipt, self.context)
 
     def disarm(self, receipt: Receipt) -> bool:
-        return receipts.disarm(HOST, self.target.state_dir, receipt)
+        return self.target.custody.disarm(receipt)
 
     def others(self) -> dict[str, tuple[object, ...]]:
         names = [v.name for v in self.victims]
@@ -194,9 +195,10 @@ def _settings_worth_restoring(lab: Lab, control: Control, monkeypatch: pytest.Mo
     yield
     labs.eventually(lambda: labs.all_ready(control), 30)
     after, left = traces.settings(lab), traces.left_behind(lab)
-    for one in receipts.outstanding(HOST, str(traces.state_dir(lab))):  # of a test that failed
-        receipts.undo(HOST, str(traces.state_dir(lab)), one.receipt)
-        receipts.disarm(HOST, str(traces.state_dir(lab)), one.receipt)
+    custody = lab_target.custody(lab.dir)
+    for one in custody.outstanding():  # of a test that failed
+        custody.undo(one.receipt)
+        custody.disarm(one.receipt)
     shutil.rmtree(traces.state_dir(lab), ignore_errors=True)
     _limit(lab, 700.0)
     assert (after, left) == (before, [])
@@ -300,7 +302,7 @@ def test_a_deed_bites_only_where_aimed_and_another_process_puts_it_back(
 
     def tell(event: str, data: Json) -> None:
         if event == "inject.hit":
-            on_disk.extend(o.receipt for o in receipts.outstanding(HOST, target.state_dir) if o.timer_state == "armed")
+            on_disk.extend(o.receipt for o in target.custody.outstanding() if o.timer_state == "armed")
         if event == "inject.end":
             raise Died
 
@@ -339,7 +341,7 @@ def test_the_timer_alone_leaves_nothing_held(row: Row, lab: Lab, target: LabTarg
     assert all(traces.held(Path(gate)) for gate in receipt.holds)
 
     def states() -> list[str]:
-        return [o.timer_state for o in receipts.outstanding(HOST, target.state_dir)]
+        return [o.timer_state for o in target.custody.outstanding()]
 
     assert states() == ["armed"]
     labs.eventually(lambda: states() == ["undone"], row.deadline_s + 10)

@@ -12,7 +12,7 @@ import pytest
 
 from drills.lab import manage
 from drills.lab.config import LabConfig
-from drills.session import run_owner
+from drills.lab.opening import run_owner
 from tests.lab import labs
 from tests.lab.drilling import Driller, events
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from drills import receipts
 from drills.access.local import LocalHost
 from drills.faults.packet_loss import PacketLoss
 from drills.lab import keeper, manage, network
@@ -121,7 +120,7 @@ def test_rules_outlive_the_replica_and_the_timer_takes_them_away(folder: Path, s
     victims = [r for r in target.replicas() if r.name == "replica-0"]
     receipt = fault.aim(target, victims, run=run, receipt=f"{run}-0-packet-loss", deadline_s=6.0)
     context = Context(lambda *_: None, time.sleep, time.monotonic, lambda: False)
-    receipts.arm(HOST, target.state_dir, receipt)
+    target.custody.arm(receipt)
     fault.inject(target, receipt, context)
     since = labs.last_event(control)
     os.kill(victims[0].pid or 0, signal.SIGKILL)
@@ -130,7 +129,7 @@ def test_rules_outlive_the_replica_and_the_timer_takes_them_away(folder: Path, s
     labs.eventually(lambda: traces.link(lab, "replica-0") == "open", 15)
     assert traces.rules(lab) == []
     assert fault.revert(target, receipt, context) is Restored.CLEAN
-    assert receipts.disarm(HOST, target.state_dir, receipt)
+    assert target.custody.disarm(receipt)
 
 
 @root

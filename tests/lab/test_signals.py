@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from drills.access import procs
-from drills.access.local import LocalHost
 from drills.lab import keeper, manage
 from drills.lab.client import Lab
-from drills.recover import outstanding
+from drills.lab.target import custody
 from tests.lab import labs
 from tests.lab.drilling import DRILL, Driller, events, eventually
 
@@ -49,7 +48,7 @@ def test_a_reader_that_goes_away_changes_nothing(drill: Driller, lab: Lab) -> No
     assert (folder / "postmortem.md").is_file()
     [off] = events(folder, "proof.off")
     assert off["data"]["ok"] is True
-    assert outstanding(LocalHost(), str(lab.dir / "drill")) == []
+    assert custody(lab.dir).outstanding() == []
 
 
 def test_a_terminal_that_closes_stops_the_run_and_it_is_judged(drill: Driller, lab: Lab) -> None:
@@ -73,7 +72,7 @@ def test_a_terminal_that_closes_stops_the_run_and_it_is_judged(drill: Driller, l
     assert [e["data"]["signal"] for e in events(folder, "signal")] == ["SIGHUP"]
     assert (folder / "verdict.json").is_file()
     assert (folder / "postmortem.md").is_file()
-    assert outstanding(LocalHost(), str(lab.dir / "drill")) == []
+    assert custody(lab.dir).outstanding() == []
 
 
 def test_a_killed_timer_ends_the_fault_at_once(drill: Driller) -> None:
@@ -101,7 +100,7 @@ def test_status_does_not_promise_a_timer_that_is_dead(drill: Driller, lab: Lab) 
     assert refused.code == 3
     assert "drill recover" in refused.err
     assert drill("recover", "--reports", str(drill.reports)).code == 0
-    assert outstanding(LocalHost(), str(lab.dir / "drill")) == []
+    assert custody(lab.dir).outstanding() == []
 
 
 @pytest.mark.parametrize("after_s", [0.3, 0.6, 1.2])

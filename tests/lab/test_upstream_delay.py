@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 import pytest
 import urllib3
 
-from drills import receipts
-from drills.access.local import LocalHost
 from drills.faults.upstream_delay import UpstreamDelay
 from drills.lab.client import Control, Lab
 from drills.lab.target import LabTarget
@@ -29,7 +27,6 @@ from tests.lab import labs, traces
 from tests.lab.drilling import Driller
 
 pytestmark = pytest.mark.lab
-HOST = LocalHost()
 HTTP = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(total=10))
 TOKENS = 1500  # far more than an engine makes while a test lasts: what stops earlier was aborted
 
@@ -72,7 +69,7 @@ class Late:
         self.receipt: Receipt = fault.aim(
             target, self.primaries(), run=run, receipt=f"{run}-0-upstream-delay", deadline_s=60.0
         )
-        receipts.arm(HOST, target.state_dir, self.receipt)
+        target.custody.arm(self.receipt)
         fault.inject(target, self.receipt, context)
 
     def primaries(self) -> list[Replica]:
@@ -93,8 +90,8 @@ def late(target: LabTarget, lab: Lab) -> Iterator[Late]:
     one = Late(target, 3.0)
     labs.eventually(one.noticed)
     yield one
-    receipts.undo(HOST, target.state_dir, one.receipt)
-    receipts.disarm(HOST, target.state_dir, one.receipt)
+    target.custody.undo(one.receipt)
+    target.custody.disarm(one.receipt)
     assert traces.left_behind(lab) == []
 
 

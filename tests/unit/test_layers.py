@@ -112,6 +112,28 @@ def test_only_the_lab_knows_its_defects() -> None:
     assert sorted(knows["drills.lab.defects"]) == sorted(DEFECTS)
 
 
+#: Who may know the lab: itself, what opens targets, the lab's own commands, and whose defaults it is.
+KNOW_THE_LAB = ("drills.lab", "drills.opening", "drills.upkeep")
+LAB_DEFAULTS = ("drills.target", {"drills.lab.config"})
+
+
+def test_a_run_assumes_neither_the_lab_nor_this_machine() -> None:
+    known = {m: {name for name in imported(m) if inside(name, ("drills.lab",))} for m in MODULES}
+    module, defaults = LAB_DEFAULTS
+    assert known.pop(module) <= defaults
+    assert {m: found for m, found in known.items() if found and not inside(m, KNOW_THE_LAB)} == {}
+
+
+#: What gets at the target only through what the target offers; where the driver itself runs is another matter.
+THROUGH_THE_TARGET = ("run", "active", "tenure", "recover", "session", "upkeep", "gate", "watch", "custody", "receipts")
+
+
+@pytest.mark.parametrize("module", [f"drills.{name}" for name in THROUGH_THE_TARGET])
+def test_what_carries_out_a_run_never_reaches_past_the_target(module: str) -> None:
+    past = ("drills.access.local", "drills.access.filecustody", "drills.access.ontarget", "drills.access.kubernetes")
+    assert [name for name in imported(module) if inside(name, past)] == []
+
+
 def test_the_reading_of_imports_sees_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.py"
     path.write_text(

@@ -11,9 +11,10 @@ import pytest
 import drills
 from drills import session
 from drills.errors import Refused, UsageError
-from drills.lab import config, parts, tiny_model, vllm_engine
+from drills.lab import config, opening, parts, tiny_model, vllm_engine
 from drills.lab.config import LabConfig
 from drills.load.workload import WORDS
+from drills.options import Options
 
 
 def program(path: Path) -> Path:
@@ -80,20 +81,20 @@ def test_primaries_are_real_and_the_fallback_is_not(tmp_path: Path) -> None:
 
 
 def test_the_target_of_a_real_lab_has_two_replicas_and_one_may_be_a_victim() -> None:
-    spec = session.target_spec(session.Options(engine="vllm"))
+    spec = session.target_spec(Options(engine="vllm"))
     assert spec.lab is not None
     assert (spec.lab.engine, spec.expected_replicas, spec.limits.max_victims) == ("vllm", 2, 0.5)
 
 
 def test_an_engine_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--engine vlm: no such engine.*vllm"):
-        session.target_spec(session.Options(engine="vlm"))
+        session.target_spec(Options(engine="vlm"))
 
 
 def test_switches_of_the_emulator_are_refused_with_the_real_engine() -> None:
-    options = session.Options(engine="vllm", defect="no-prefix-cache")
+    options = Options(engine="vllm", defect="no-prefix-cache")
     with pytest.raises(UsageError, match="--defect no-prefix-cache: is a switch of the emulator"):
-        session.lab_config(session.target_spec(options), options)
+        opening.config_of(session.target_spec(options), options)
 
 
 # ---- the model ----------------------------------------------------------------------------------------

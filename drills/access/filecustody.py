@@ -1,0 +1,196 @@
+"""Custody as files on a host: the lock, the receipts beside their timers, the stop button.
+
+<state>/lock/lock.json       who drills, changed only under the kernel's lock of lock.json.mutex
+<state>/receipts/<id>.json   with <id>.timer.json, which its timer (`drills.access.ontarget`) writes
+<state>/stop/<run>           who asked that run to stop
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from drills import lock as locks
+from drills.access.local import TEMPORARY
+from drills.clock import Clock
+from drills.custody import Lock, LockLost, Outstanding
+from drills.errors import Refused
+from drills.model import Host, Json, Receipt, Restored
+from drills.receipts import manual, parse, to_json
+
+COMMAND_TIMEOUT_S = 15.0
+UNDO_TIMEOUT_S = 60.0
+LOCK_TIMEOUT_S = 10.0
+
+#: Of a file that is being written: pid and start of its writer.
+WRITER = re.compile(re.escape(TEMPORARY) + "([0-9]+)-([0-9]+)-")
+#: $1 the lock's file, $2 its text as it was read, $3 the file that takes its place.
+SWAP = '[ "$(cat "$1" 2>/dev/null)" = "$2" ] && if [ -s "$3" ]; then mv -f "$3" "$1"; else rm -f "$1"; fi'
+
+
+class FileCustody:
+    """Implements `Custody` in a folder of a host."""
+
+    def __init__(self, host: Host, state_dir: str, target: str) -> None:
+        self.host, self.state_dir, self.target = host, state_dir, target
+
+    # ---- the lock ------------------------------------------------------------------------------------
+
+    def held(self) -> Lock | None:
+        """Return the lock as it is; None when nobody holds it."""
+        return _lock(self._lock_text())
+
+    def take(self, lock: Lock, clock: Clock) -> None:
+        """Take the lock. Refused when it is held or when an earlier run is not put back."""
+        locks.refuse_leftovers(self.target, self.outstanding())
+        text = self._lock_text()
+        locks.refuse_held(self.target, _lock(text), clock)
+        if not self._swap(text, json.dumps(asdict(lock)), lock.run):
+            raise Refused(f"target {self.target}: another run took the lock at this moment; try again")
+
+    def renew(self, lock: Lock, clock: Clock) -> None:  # noqa: ARG002 - of the protocol
+        """See that the lock is still ours; a file needs no renewal (LockLost)."""
+        held = self.held()
+        if held is None or held.run != lock.run:
+            now = f"run {held.run} of {held.owner} has it" if held else "its file is gone"
+            raise LockLost(f"target {self.target}: the lock of run {lock.run} was lost: {now}")
+
+    def release(self, run: str) -> None:
+        """Let the lock go if that run holds it."""
+        text = self._lock_text()
+        held = _lock(text)
+        if held is not None and held.run == run:
+            self._swap(text, "", run)
+        else:  # of a driver that died while it took the lock
+            self.host.remove(self._lock_file(run))
+
+    def _lock_file(self, run: str | None = None) -> str:
+        """Return where the lock lies, or where a run writes what takes its place."""
+        return f"{self.state_dir}/lock/lock.json" + (f".{run}" if run else "")
+
+    def _lock_text(self) -> str:
+        return self.host.read(self._lock_file()) or ""
+
+    def _swap(self, before: str, after: str, run: str) -> bool:
+        """Change the lock from one text to another ("": nobody holds it), unless it is another one by now.
+
+        Compared and changed under a lock of the kernel, which ends with whoever holds it.
+        """
+        path, new = self._lock_file(), self._lock_file(run)
+        self.host.write(new, after)
+        wait = ["flock", "-w", f"{LOCK_TIMEOUT_S / 2:g}", f"{path}.mutex"]
+        done = self.host.run([*wait, "sh", "-c", SWAP, "sh", path, before, new], timeout_s=LOCK_TIMEOUT_S)
+        self.host.remove(new)
+        return done.rc == 0
+
+    # ---- receipts ------------------------------------------------------------------------------------
+
+    def outstanding(self) -> list[Outstanding]:
+        """Return the receipts that lie on the host, oldest first."""
+        folder = f"{self.state_dir}/receipts"
+        found = []
+        for name in self.host.list(folder):
+            if not name.endswith(".json") or name.endswith(".timer.json") or name.startswith("."):
+                continue
+            if text := self.host.read(f"{folder}/{name}"):
+                found.append(Outstanding(parse(text, f"{folder}/{name}"), self._timer(f"{folder}/{name}")))
+        return found
+
+    def arm(self, receipt: Receipt) -> Json:
+        """Write the receipt to the host and start its timer there. Refused when it cannot be armed."""
+        spec = self.receipt_file(receipt)
+        self.host.write(spec, json.dumps(to_json(receipt)))
+        answer = self._ontarget("arm", spec, COMMAND_TIMEOUT_S)
+        if not answer.get("ok"):
+            self._discard(receipt)
+            why = answer.get("error", "no reason given")
+            raise Refused(f"{self.host.name}: the on-target timer for {receipt.fault} could not be armed: {why}")
+        return answer
+
+    def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
+        """Carry out the undo steps on the host; returns the manual commands for what could not be done."""
+        spec = self.receipt_file(receipt)
+        if self.host.read(spec) is None:  # the journal outlived the target's copy
+            self.host.write(spec, json.dumps(to_json(receipt)))
+        answer = self._ontarget("undo", spec, UNDO_TIMEOUT_S)
+        if answer.get("ok"):
+            return Restored.CLEAN, []
+        failed = [s for s in answer.get("steps", receipt.undo) if not s.get("ok")]
+        return Restored.DIRTY, [manual(s) for s in failed] or [f"{answer.get('error')}"]
+
+    def disarm(self, receipt: Receipt) -> bool:
+        """End the timer and take the receipt away; only after the undo has been verified."""
+        answer = self._ontarget("disarm", self.receipt_file(receipt), COMMAND_TIMEOUT_S)
+        if answer.get("ok"):
+            self._discard(receipt)
+        return bool(answer.get("ok"))
+
+    def receipt_file(self, receipt: Receipt) -> str:
+        """Return where the receipt lies on the host."""
+        return f"{self.state_dir}/receipts/{receipt.id}.json"
+
+    def _discard(self, receipt: Receipt) -> None:
+        base = self.receipt_file(receipt).removesuffix(".json")
+        for name in (f"{base}.json", f"{base}.timer.json", f"{base}.disarm"):
+            self.host.remove(name)
+
+    def _timer(self, spec: str) -> Json:
+        """Return what the timer last said; one that says it watches and does not run any more is dead."""
+        text = self.host.read(f"{spec.removesuffix('.json')}.timer.json")
+        try:
+            said: Json = dict(json.loads(text)) if text else {}
+        except (ValueError, TypeError):
+            said = {}
+        if said.get("state") in ("armed", "released") and not self.host.alive(said["pid"], said["start"]):
+            said["state"] = "dead"
+        return said
+
+    def _ontarget(self, command: str, spec: str, timeout_s: float) -> Json:
+        done = self.host.run([sys.executable, "-m", "drills.access.ontarget", command, spec], timeout_s=timeout_s)
+        try:
+            answer: Json = json.loads(done.out)
+            return answer
+        except ValueError:
+            why = "timed out" if done.timed_out else (done.err.strip().splitlines() or ["no output"])[-1]
+            return {"ok": False, "error": f"{command}: status {done.rc}: {why}"}
+
+    # ---- the stop button -----------------------------------------------------------------------------
+
+    def ask_to_stop(self, run: str, who: str) -> None:
+        """Lay down a file that the run looks for."""
+        self.host.write(self._stop_file(run), who)
+
+    def asked_to_stop(self, run: str) -> str | None:
+        """Return who asked that run to stop, None when nobody did."""
+        who = self.host.read(self._stop_file(run))
+        return who.strip() if who else None
+
+    def forget_stop(self, run: str) -> None:
+        """Take that run's file away."""
+        self.host.remove(self._stop_file(run))
+
+    def _stop_file(self, run: str) -> str:
+        return f"{self.state_dir}/stop/{run}"
+
+    # ---- what nobody finished writing ----------------------------------------------------------------
+
+    def sweep(self, receipts: Sequence[Receipt]) -> None:
+        """Remove files that were being written when their writer died."""
+        written = {str(Path(step["path"]).parent) for receipt in receipts for step in receipt.undo if "path" in step}
+        ours = [self.state_dir, *(f"{self.state_dir}/{name}" for name in self.host.list(self.state_dir))]
+        for folder in (*ours, *sorted(written)):
+            for name in self.host.list(folder):
+                writer = WRITER.match(name)
+                if writer and not self.host.alive(int(writer[1]), int(writer[2])):
+                    self.host.remove(f"{folder}/{name}")
+
+
+def _lock(text: str) -> Lock | None:
+    try:
+        return Lock(**json.loads(text)) if text else None
+    except (ValueError, TypeError):
+        return None
