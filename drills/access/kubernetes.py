@@ -324,20 +324,23 @@ class Api:
         return f"cluster {self.name}: {what}"
 
     def _refusal(self, what: str, answer: _Answer) -> ClusterError:
+        return self.refused(what, answer.status, answer.data)
+
+    def refused(self, what: str, status: int, data: Json) -> ClusterError:
         """Return the error for a call that was answered with no."""
-        message = self.clean(str(answer.data.get("message") or f"HTTP {answer.status}"))
+        message = self.clean(str(data.get("message") or f"HTTP {status}"))
         said = {
             401: "the credentials are not accepted (401), they may have expired; sign in again or renew the token",
             403: f"is not allowed (403): {message}",
             429: f"the API server turns it away (429): {message}",
-        }.get(answer.status, f"HTTP {answer.status}: {message}")
-        away = answer.status in READ_AGAIN or answer.status == 401
+        }.get(status, f"HTTP {status}: {message}")
+        away = status in READ_AGAIN or status == 401
         return (ClusterAway if away else ClusterError)(
             f"{self.where(what)}: {said}",
-            status=answer.status,
-            reason=str(answer.data.get("reason") or ""),
+            status=status,
+            reason=str(data.get("reason") or ""),
             message=message,
-            causes=causes_of(answer.data),
+            causes=causes_of(data),
         )
 
     def clean(self, text: str) -> str:
