@@ -301,7 +301,7 @@ def told() -> set[str]:
             if (
                 name in ("tell", "note", "_proof")
                 and len(node.args) > 1
-                and "lab" not in path.relative_to(PACKAGE).parts
+                and not {"lab", "access"} & set(path.relative_to(PACKAGE).parts)
             ):
                 found.add(str(node.args[0].value))
     return found

@@ -177,6 +177,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "receipt": lambda d: f"receipt {code((d.get('receipt') or {}).get('id'))} written, before the fault",
     "timer.armed": lambda d: f"undo timer armed on {code(d.get('host'))}: {words.seconds(d.get('deadline_s'))}",
     "timer.disarmed": lambda _: "undo timer disarmed",
+    "unreachable": lambda d: f"target not to be asked ({prose(d.get('asked'))}): {prose(d.get('reason'))}",
     "inject.begin": lambda d: f"injection of {code(d.get('fault'))} begins",
     "inject.hit": lambda d: f"**the fault hits** {_names(d.get('victims') or [])}",
     "inject.step": _step,

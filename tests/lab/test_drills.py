@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from drills import lock
 from drills.access import procs
+from drills.clock import Clock
 from drills.lab import manage
 from drills.lab.client import Lab
 from drills.lab.config import LabConfig
@@ -218,6 +221,28 @@ def test_an_interrupt_puts_back_at_once_and_loses_no_record(drill: Driller, lab:
     assert sum(final["data"]["outcomes"].values()) == final["data"]["drawn"]
     assert custody(lab.dir).outstanding() == []
     settled(lab)
+
+
+def test_a_run_that_lost_its_lock_puts_everything_back(drill: Driller, lab: Lab) -> None:
+    """Somebody else took the target over while this driver could not show that it lives."""
+    settled(lab)
+    before = drill.latest()
+    process = drill.start("short-noop")
+    folder = drill.until("proof.on", process, before)
+    theirs = lock.mine("another", folder, 600, os.getpid(), Clock())
+    (lab.dir / "drill" / "lock" / "lock.json").write_text(json.dumps(asdict(theirs)))
+    try:
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 2, out
+        assert custody(lab.dir).held() == theirs
+    finally:
+        custody(lab.dir).release(theirs.run)
+    [changed] = events(folder, "changed_by_others")
+    assert "run another" in changed["data"]["lock"]
+    [reverted] = events(folder, "revert.end")
+    assert reverted["mono"] > changed["mono"]
+    assert reverted["data"]["restored"] == "clean"
+    assert custody(lab.dir).outstanding() == []
 
 
 def test_the_stop_button_ends_a_run_from_elsewhere(drill: Driller, lab: Lab) -> None:
