@@ -1,0 +1,176 @@
+"""Helper pods: what works on a node for a drill, one for each node on which a fault needs one.
+
+A helper sees the processes and networks of its node, and nothing of the API: it carries no token. It is a `Host` as
+any other, by commands executed in it; the timers in it undo their faults without driver and API. It is made for one
+run, ends by itself some time after it, and when it ends, by whatever hand, it has every fault undone first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from drills.access import kubeexec
+from drills.access.kubernetes import Api
+from drills.access.kubetypes import PODS, ClusterError
+from drills.access.remote import RemoteHost
+from drills.clock import Clock
+from drills.errors import Refused
+from drills.model import Completed, Json
+
+#: In the helper; what is in it goes with the pod.
+STATE_DIR: Final = "/run/drill"
+CONTAINER: Final = "helper"
+RUN, ROLE, HELPER = "drills/run", "drills/role", "helper"
+GRACE_S: Final = 30  # for the timers to undo what they watch over
+READY_TIMEOUT_S: Final = 90.0  # an image may have to be fetched
+GONE_TIMEOUT_S: Final = GRACE_S + 15.0
+POLL_S: Final = 0.5
+#: Why a container waits, when waiting longer is in vain.
+IN_VAIN: Final = frozenset(
+    {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError",
+     "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Helper:
+    """What a helper pod is made of. `image` must hold this package, iptables, iproute2 and util-linux."""
+
+    image: str
+    pull_secret: str | None = None
+    lives_s: float = 3600.0
+
+
+def name_of(run: str, node: str) -> str:
+    """Return the name of the pod: a node's own name may be too long for it."""
+    return f"drill-{run}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
+
+
+def manifest(helper: Helper, *, run: str, node: str) -> Json:
+    """Return the pod. It goes to its node past the scheduler: a cordon or a taint must not keep it away."""
+    container = {
+        "name": CONTAINER,
+        "image": helper.image,
+        "command": ["python3", "-m", "drills.access.nodekeeper", STATE_DIR],
+        "securityContext": {"privileged": True, "runAsUser": 0},
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "volumeMounts": [{"name": "state", "mountPath": STATE_DIR}],
+    }
+    spec: Json = {
+        "nodeName": node,
+        "hostPID": True,
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": int(helper.lives_s),
+        "terminationGracePeriodSeconds": GRACE_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "volumes": [{"name": "state", "emptyDir": {}}],
+    }
+    if helper.pull_secret:
+        spec["imagePullSecrets"] = [{"name": helper.pull_secret}]
+    labels = {"app.kubernetes.io/name": "drills", ROLE: HELPER, RUN: run}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name_of(run, node), "labels": labels},
+        "spec": spec,
+    }
+
+
+class Helpers:
+    """The helper pods of one run, in the namespace that is drilled."""
+
+    def __init__(self, api: Api, namespace: str, helper: Helper, *, run: str, clock: Clock) -> None:
+        self.api, self.namespace, self.helper, self.run, self.clock = api, namespace, helper, run, clock
+        self._hosts: dict[str, RemoteHost] = {}
+
+    def on(self, node: str) -> RemoteHost:
+        """Return the node's helper, made now if there is none. Refused when it does not come up."""
+        if node not in self._hosts:
+            name = name_of(self.run, node)
+            if self.api.find(PODS, self.namespace, name) is None:
+                self._create(node)
+            self._until_ready(name, node)
+            self._hosts[node] = self._host(name, node)
+        return self._hosts[node]
+
+    def found(self) -> Mapping[str, str]:
+        """Return the helpers of this run that there are: node → pod."""
+        label = f"{ROLE}={HELPER},{RUN}={self.run}"
+        rows, _ = self.api.list_all(
+            PODS,
+            self.namespace,
+            labels=label,
+            keep=lambda pod: (pod["spec"].get("nodeName", ""), pod["metadata"]["name"]),
+        )
+        return dict(rows)
+
+    def end(self) -> None:
+        """Delete all helpers of this run and wait until they are gone. Raises Refused when one stays."""
+        self._hosts.clear()
+        for pod in self.found().values():
+            self.api.delete(PODS, self.namespace, pod, {"gracePeriodSeconds": GRACE_S})
+        deadline = self.clock.mono() + GONE_TIMEOUT_S
+        while left := self.found():
+            if self.clock.mono() > deadline:
+                pods = " ".join(left.values())
+                raise Refused(f"helper pods do not end: kubectl -n {self.namespace} delete pod {pods}")
+            self.clock.sleep(POLL_S)
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _create(self, node: str) -> None:
+        try:
+            self.api.create(PODS, self.namespace, manifest(self.helper, run=self.run, node=node))
+        except ClusterError as error:
+            if error.status == 409:  # made a moment ago, by a request whose answer was lost
+                return
+            if error.status == 403 and "PodSecurity" in error.message:
+                raise Refused(
+                    f"namespace {self.namespace} admits no privileged pods, and a fault on a node needs one: "
+                    f"kubectl label namespace {self.namespace} pod-security.kubernetes.io/enforce=privileged"
+                ) from None
+            raise
+
+    def _until_ready(self, name: str, node: str) -> None:
+        deadline = self.clock.mono() + READY_TIMEOUT_S
+        why = "was not seen"
+        while self.clock.mono() < deadline:
+            pod = self.api.find(PODS, self.namespace, name) or {}
+            ready, why = _progress(pod)
+            if ready:
+                return
+            if why in IN_VAIN or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
+                break
+            self.clock.sleep(POLL_S)
+        with_what = f"; the image is {self.helper.image}" if "Image" in why else ""
+        self._give_up(name)
+        raise Refused(f"node {node}: the helper pod {name} does not start: {why}{with_what}; nothing was touched")
+
+    def _give_up(self, name: str) -> None:
+        try:
+            self.api.delete(PODS, self.namespace, name)
+        except ClusterError:  # it ends by its own deadline
+            return
+
+    def _host(self, pod: str, node: str) -> RemoteHost:
+        def carry(argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
+            return kubeexec.run(self.api, self.namespace, pod, CONTAINER, argv, timeout_s=timeout_s, stdin=stdin)
+
+        return RemoteHost(node, carry)
+
+
+def _progress(pod: Json) -> tuple[bool, str]:
+    """Return whether the helper runs, and the cluster's word for what it waits for."""
+    status = pod.get("status") or {}
+    [mine] = status.get("containerStatuses") or [{}]
+    state = mine.get("state") or {}
+    if "running" in state:
+        return True, "running"
+    word = (state.get("waiting") or state.get("terminated") or {}).get("reason")
+    return False, str(word or status.get("reason") or status.get("phase") or "not there")
