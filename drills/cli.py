@@ -42,7 +42,7 @@ RUNS = Path("reports")
 
 @app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(help="Experiments, by name or file, in order.")],
+    names: Annotated[list[str], typer.Argument(help="Experiments, by name or file, in order; monthly: the suite.")],
     target: Target = None,
     targets: Targets = None,
     seed: Seed = None,
@@ -54,36 +54,37 @@ def run(
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
 ) -> int:
     """Run drills: load, fault, revert, verdict, postmortem."""
-    from drills import session
+    from drills import suite
     from drills.options import Options
 
     options = Options(target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine)
-    return session.run(names, options, _say)
+    return suite.run(names, options, _say)
 
 
 @app.command()
 def plan(
-    name: Annotated[str, typer.Argument(help="Experiment, by name or file.")],
+    name: Annotated[str, typer.Argument(help="Experiment, by name or file; monthly: the suite.")],
     target: Target = None,
     targets: Targets = None,
     seed: Seed = None,
     defect: Defect = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The resolved plan as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The resolved plan as JSON; of a suite one a line.")] = False,
 ) -> int:
     """Say what a run would do. Touches nothing, not even the network."""
     import json
 
-    from drills import session
+    from drills import session, suite
     from drills.options import Options
 
     options = Options(target, targets, seed, defect)
     spec = session.target_spec(options)
-    made = session.make_plan(session.experiment(name), spec, options, run="plan", seed=seed or 0)
-    if as_json:
-        _say(json.dumps(made.to_json(), indent=2, sort_keys=True))
-        return 0
-    for line in made.steps:
-        _say(f"plan: {line}")
+    names = suite.expanded([name])
+    for one in names:
+        made = session.make_plan(session.experiment(one), spec, options, run="plan", seed=seed or 0)
+        if as_json:
+            _say(json.dumps(made.to_json(), indent=2 if names == [name] else None, sort_keys=True))
+        for line in () if as_json else made.steps:
+            _say(f"plan: {line}")
     return 0
 
 

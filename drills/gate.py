@@ -8,7 +8,8 @@ from typing import Any
 
 from drills import model, victims, windows
 from drills.clock import Clock
-from drills.model import Fault, Json, Replica, Target
+from drills.errors import DrillError
+from drills.model import Embedded, Fault, Json, Replica, Target
 from drills.probes import completion, http
 from drills.probes.alerts import is_page
 from drills.probes.http import ProbeError
@@ -16,6 +17,8 @@ from drills.probes.prometheus import Prometheus
 from drills.watch import model_of
 
 STEADY_TIMEOUT_S = 30.0
+SETTLE_TIMEOUT_S = 600.0  # between two drills: an alert resolves, and a real engine loads its weights
+SETTLE_POLL_S = 2.0
 COMPLETION_TIMEOUT_S = 3.0
 
 
@@ -64,24 +67,57 @@ def firing(target: Target) -> list[str]:
     return [f"alerts: {', '.join(names)} fires already: this is an incident, not a drill"] if names else []
 
 
+def settle(target: Target, clock: Clock, *, stopping: Callable[[], bool], say: Callable[[str], None]) -> bool:
+    """Wait, bounded, until another drill could begin; returns whether it could.
+
+    Whether it may is for its own preflight and gate: they say in its journal what this only waits for.
+    """
+    deadline = clock.mono() + SETTLE_TIMEOUT_S
+    if not (why := unsettled(target)):
+        return True
+    say(f"waiting up to {SETTLE_TIMEOUT_S / 60:.0f} min until the target has settled: {'; '.join(why)}")
+    while why and not stopping() and clock.mono() < deadline:
+        clock.sleep(SETTLE_POLL_S)
+        why = unsettled(target)
+    say(f"not settled: {'; '.join(why)}" if why else "settled")
+    return not why
+
+
+def unsettled(target: Target) -> list[str]:
+    """Return what is not yet as a drill must find it: a page that fires, a replica that is not ready or silent."""
+    try:
+        if isinstance(target, Embedded):  # nobody else tells it meanwhile that it is needed
+            target.keep_alive()
+        replicas, answers = target.replicas(), look_at_replicas(target)
+        found = firing(target) + [f"{r.name}: not ready" for r in replicas if not r.ready]
+    except DrillError as error:
+        return [str(error)]
+    return found + _missing(target, answers)
+
+
 def steady_state(target: Target, clock: Clock, *, stopping: Callable[[], bool]) -> Json:
     """Wait, bounded, until every replica answers a completion; returns the `gate` event."""
     deadline = clock.mono() + STEADY_TIMEOUT_S
     while True:
         replicas = look_at_replicas(target)
-        good = sum(r["ok"] for r in replicas if r["role"] == "primary")
-        ok = good >= target.expected_replicas and all(r["ok"] for r in replicas)
+        ok = not _missing(target, replicas)
         if ok or stopping() or clock.mono() > deadline:
             break
         clock.sleep(0.5)
-    bad = [f"{r['name']}: {r['error']}" for r in replicas if not r["ok"]]
-    reason = "; ".join(bad) or ("" if ok else f"{good} of {target.expected_replicas} replicas are there")
-    return {"ok": ok, "replicas": replicas, "alerts": [], "reason": reason}
+    return {"ok": ok, "replicas": replicas, "alerts": [], "reason": "; ".join(_missing(target, replicas))}
+
+
+def _missing(target: Target, answers: Sequence[Json]) -> list[str]:
+    """Return which replicas do not answer, or that there are too few."""
+    bad = [f"{row['name']}: {row['error']}" for row in answers if not row["ok"]]
+    good = sum(row["ok"] for row in answers if row["role"] == "primary")
+    too_few = good < target.expected_replicas
+    return bad or ([f"{good} of {target.expected_replicas} replicas are there"] if too_few else [])
 
 
 def look_at_replicas(target: Target) -> list[Json]:
     """Ask every replica for one token; returns {name, role, ok, ttft_ms, error} of each."""
-    pool = http.pool()
+    pool = http.pool_for(target)
     found: list[Json] = []
     for replica in target.replicas():
         row: dict[str, Any] = {"name": replica.name, "role": replica.role, "uid": replica.uid}

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import drills
-from drills import errors, live, lock, opening, plan, present, report, runfolder, signals, verdict
+from drills import errors, gate, live, lock, opening, plan, present, report, runfolder, signals, verdict
 from drills.clock import Clock
 from drills.errors import DrillError, Refused
 from drills.experiment import Experiment, find_experiment, load_experiment
@@ -35,27 +35,54 @@ class Told:
     lines: tuple[str, ...]
 
 
-def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> int:
-    """Run the drills in the given order; returns the worst exit code. Raises DrillError before the first."""
+def run(names: Sequence[str], options: Options, echo: Callable[[str], None], *, settle_first: bool = False) -> int:
+    """Run the drills in the given order; returns the worst exit code. Raises DrillError before the first.
+
+    Between two of them, and with `settle_first` before the first, the target has time to settle.
+    """
     spec = target_spec(options)
     experiments = [experiment(name) for name in names]
-    for one in experiments:  # everything that can be wrong with the files is said before anything starts
-        planned = make_plan(one, spec, options, run="dry", seed=0)
-        opening.refuse_impossible(spec, [made.fault for made in planned.faults])
+    _refuse_hopeless(experiments, spec, options, echo)
     runfolder.prepare(options.reports / "runs")
     lock.refuse_leftovers(spec.name, opening.closed_custody(spec).outstanding())
     ended: list[Told] = []
     stop = StopFlag()
-    with signals.told(stop.set), opening.open_target(spec, options, echo) as target:
-        spec = replace(spec, url=target.endpoint)
-        for word, one in zip(names, experiments, strict=True):
-            ended.append(_run_one(one, word, spec, target, options, stop, echo))
-            if ended[-1].code in STOPS_SUITE or stop.reason:
-                break
-    for told in ended:  # last, so that it is what stays on the screen
-        for line in told.lines:
-            echo(line)
+    try:
+        with signals.told(stop.set), opening.open_target(spec, options, echo) as target:
+            spec = replace(spec, url=target.endpoint)
+            for word, one in zip(names, experiments, strict=True):
+                if ended or settle_first:
+                    gate.settle(target, Clock(), stopping=lambda: stop.reason is not None, say=echo)
+                try:
+                    ended.append(_run_one(one, word, spec, target, options, stop, echo))
+                except Refused as error:  # by its limits, say, which are no reason against the next one
+                    if len(names) == 1:
+                        raise
+                    ended.append(Told(error.exit_code, (f"refused: {error}",)))
+                if ended[-1].code in STOPS_SUITE or stop.reason:
+                    break
+    finally:
+        for told in ended:  # last, so that it is what stays on the screen
+            for line in told.lines:
+                echo(line)
     return errors.worst(told.code for told in ended)
+
+
+def _refuse_hopeless(
+    experiments: Sequence[Experiment], spec: TargetSpec, options: Options, echo: Callable[[str], None]
+) -> None:
+    """Say what is wrong with the files before anything starts; refuse when not one drill could be carried out."""
+    refusals = []
+    for one in experiments:
+        try:
+            planned = make_plan(one, spec, options, run="dry", seed=0)
+            opening.refuse_impossible(spec, [made.fault for made in planned.faults])
+        except Refused as error:
+            refusals.append(error)
+    if len(refusals) == len(experiments):
+        raise refusals[0]
+    for refusal in refusals:
+        echo(f"will be refused: {refusal}")
 
 
 def target_spec(options: Options) -> TargetSpec:

@@ -11,12 +11,13 @@ from drills import lock, opening, runfolder, session, signals
 from drills import recover as recovering
 from drills.clock import Clock, utc
 from drills.custody import Custody, Lock
-from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, FileProblem, Refused, UsageError
+from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, FileProblem, NotRestored, Refused, UsageError
 from drills.journal import being_written, read
 from drills.lab import manage
 from drills.lab import opening as lab
 from drills.model import Restored
 from drills.options import Options
+from drills.recover import Recovered
 from drills.target import TargetSpec, lab_target, load_target
 
 Say = Callable[[str], None]
@@ -64,11 +65,41 @@ def recover(run: str | None, target: str | None, targets: Path | None, reports: 
         folders.setdefault(held.run, Path(held.folder))
     if run is not None and run not in folders and all(o.receipt.run != run for o in custody.outstanding()):
         raise UsageError(f"run {run}: not known here; `drill status` says what is to be put back")
+    done = _recover(spec, custody, run, folders, say)
+    if not done.lines:
+        say("nothing to put back")
+    return EXIT_PASS if done.restored is Restored.CLEAN else EXIT_NOT_RESTORED
+
+
+def put_back_leftovers(options: Options, say: Say) -> bool:
+    """Put back what runs that are gone left on the target; returns whether there was anything.
+
+    Raises Refused while a run lives, NotRestored when something could not be put back.
+    """
+    spec = _spec(options.target, options.targets_file)
+    custody = opening.closed_custody(spec)
+    held, left = custody.held(), {o.receipt.run for o in custody.outstanding()}
+    known = {runfolder.run_id(f): f for f in runfolder.list_runs(options.reports / "runs")}
+    folders = {run: folder for run, folder in known.items() if run in left}
+    if held is not None:
+        folders[held.run] = known.get(held.run, Path(held.folder))
+    done = _recover(spec, custody, None, folders, say)
+    if done.restored is not Restored.CLEAN:
+        raise NotRestored(f"target {spec.name}: not put back; run the commands above by hand, then `drill recover`")
+    return bool(done.lines)
+
+
+def _recover(spec: TargetSpec, custody: Custody, run: str | None, folders: dict[str, Path], say: Say) -> Recovered:
+    """Put back, say so, and judge what was cut short; take down what a run that is gone had started."""
     with signals.told(lambda name: say(f"{name}: noted; what is begun is put back to the end")):
-        return _recover(spec, custody, run, folders, say)
+        done = _put_back(spec, custody, run, folders, say)
+        if done.restored is Restored.CLEAN and _running(custody) is None and (tidied := opening.tidied(spec)):
+            say(tidied)
+            done.lines.append(tidied)
+    return done
 
 
-def _recover(spec: TargetSpec, custody: Custody, run: str | None, folders: dict[str, Path], say: Say) -> int:
+def _put_back(spec: TargetSpec, custody: Custody, run: str | None, folders: dict[str, Path], say: Say) -> Recovered:
     done = recovering.recover(custody, opening.found_target(spec), run, folders, Clock())
     for line in done.lines:
         say(line)
@@ -76,13 +107,7 @@ def _recover(spec: TargetSpec, custody: Custody, run: str | None, folders: dict[
         _conclude(folder, say)
     for command in done.manual:
         say(f"NOT RESTORED, run by hand: {command}")
-    if done.restored is not Restored.CLEAN:
-        return EXIT_NOT_RESTORED
-    if _running(custody) is None and (tidied := opening.tidied(spec)):
-        say(tidied)
-    elif not done.lines:
-        say("nothing to put back")
-    return EXIT_PASS
+    return done
 
 
 def _conclude(folder: Path, say: Say) -> None:
