@@ -175,14 +175,11 @@ class Drill:
 
     def _let_go(self) -> None:
         """Release the lock; what is not put back keeps it."""
-        clean = self.active.restored is Restored.CLEAN
         try:
-            self.tenure.end(release=clean)
+            if self.tenure.end(release=self.active.restored is Restored.CLEAN):
+                self.note("lock.released", {"by": self.run})
         except Unreachable as error:  # the next run takes over the lock of one that is gone
             self.note("unreachable", {"asked": "release of the lock", "reason": str(error)})
-            return
-        if clean:
-            self.note("lock.released", {"by": self.run})
 
     def _before(self) -> list[list[Replica]]:
         """Preflight and gate; returns the victims of each fault. Raises Refused or Stopped."""

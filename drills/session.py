@@ -206,7 +206,7 @@ def header(planned: plan.Plan, word: str, target: Target, options: Options) -> J
         "target": planned.target.name,
         "command": _command(planned, word, options),
         "plan": content,
-        "versions": facts.pop("versions"),
+        "versions": facts.pop("versions", {}),
         "facts": facts,
         "clock": {"offsets": {}},
     }

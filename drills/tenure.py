@@ -40,14 +40,18 @@ class Tenure:
         if self.problem is not None:
             raise self.problem
 
-    def end(self, *, release: bool) -> None:
-        """End the thread; with `release` let the lock go, and forget who asked the run to stop."""
+    def end(self, *, release: bool) -> bool:
+        """End the thread; with `release` let the lock go, and forget who asked the run to stop.
+
+        Returns whether the run has let it go: one that was lost before cannot be.
+        """
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(END_TIMEOUT_S)
         if release:
             self.target.custody.forget_stop(self.lock.run)
             self.target.custody.release(self.lock.run)
+        return release and not isinstance(self.problem, LockLost)
 
     def _keep(self) -> None:
         while self.problem is None:

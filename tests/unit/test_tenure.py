@@ -61,7 +61,7 @@ def test_it_is_kept_by_a_thread_of_its_own_and_let_go_at_the_end(tmp_path: Path)
     custody.ask_to_stop(RUN, "ann")
     with pytest.raises(Refused, match="holds it"):
         Held(custody, "another").it.begin()
-    held.it.end(release=True)
+    assert held.it.end(release=True)
     held.it.look()
     assert (custody.held(), custody.asked_to_stop(RUN)) == (None, None)
 
@@ -70,19 +70,18 @@ def test_what_is_not_put_back_keeps_the_lock(tmp_path: Path) -> None:
     custody = Silent(tmp_path)
     held = Held(custody)
     held.it.begin()
-    held.it.end(release=False)
+    assert not held.it.end(release=False)
     left = custody.held()
     assert left is not None
     assert left.run == RUN
 
 
-def test_one_that_was_refused_has_nothing_to_end(tmp_path: Path) -> None:
+def test_one_that_was_refused_changes_nothing(tmp_path: Path) -> None:
     custody = Silent(tmp_path)
     first, second = Held(custody), Held(custody, "another")
     first.it.begin()
     with pytest.raises(Refused):
         second.it.begin()
-    second.it.end(release=True)
     assert custody.held() is not None
     first.it.end(release=True)
 
@@ -96,7 +95,7 @@ def test_a_lock_that_is_anothers_is_a_change_by_others(tmp_path: Path, monkeypat
     another = lock.mine("another", Path("elsewhere"), 60.0, os.getpid(), Clock())
     custody.host.write(f"{tmp_path}/lock/lock.json", json.dumps(asdict(another)))
     assert custody.lost.wait(10)
-    held.it.end(release=True)
+    assert not held.it.end(release=True)
     with pytest.raises(ChangedByOthers, match="run another"):
         held.it.look()
     assert [event for event, _ in held.notes] == ["changed_by_others"]
