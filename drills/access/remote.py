@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from drills.access.local import LocalHost
-from drills.errors import Refused
+from drills.errors import Refused, Unreachable
 from drills.model import Completed, Json
 
 PROGRAM = "drills.access.remote"
@@ -28,7 +28,7 @@ Carry = Callable[[Sequence[str], str, float], Completed]
 
 
 class RemoteHost:
-    """Implements Host over a carrier. Every call raises Refused when the machine does not answer it in time."""
+    """Implements Host over a carrier. Every call raises Unreachable when the machine does not answer, Refused when it cannot."""
 
     def __init__(self, name: str, carry: Carry, *, python: str = "python3") -> None:
         self.name, self.python, self._carry = name, python, carry
@@ -79,7 +79,7 @@ class RemoteHost:
             answer: Json = json.loads(done.out)
         except ValueError:
             why = "timed out" if done.timed_out else (done.err.strip().splitlines() or ["no output"])[-1][:200]
-            raise Refused(f"{self.name}: {call}: status {done.rc}: {why}") from None
+            raise Unreachable(f"{self.name}: {call}: status {done.rc}: {why}") from None
         if not answer["ok"]:
             raise Refused(f"{self.name}: {call}: {answer['error']}")
         return answer["value"]

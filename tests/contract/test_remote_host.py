@@ -15,7 +15,7 @@ import pytest
 from drills.access import procs
 from drills.access.local import LocalHost
 from drills.access.remote import RemoteHost, answer
-from drills.errors import Refused
+from drills.errors import Refused, Unreachable
 from drills.model import Completed
 
 
@@ -91,7 +91,7 @@ def test_what_goes_wrong_there_is_one_sentence_here(host: RemoteHost, tmp_path: 
 
 def test_a_machine_that_does_not_answer_is_one_sentence_too() -> None:
     silent = RemoteHost("there", lambda argv, stdin, timeout_s: Completed(tuple(argv), 124, "", "", timed_out=True))
-    with pytest.raises(Refused, match=r"^there: list: status 124: timed out$"):
+    with pytest.raises(Unreachable, match=r"^there: list: status 124: timed out$"):
         silent.list("/")
     bare = RemoteHost("there", carry, python="/nonexistent/python")
     with pytest.raises(FileNotFoundError):  # a carrier's own trouble is the carrier's to tell
@@ -99,7 +99,7 @@ def test_a_machine_that_does_not_answer_is_one_sentence_too() -> None:
     without = RemoteHost(
         "there", lambda argv, stdin, timeout_s: Completed(tuple(argv), 1, "", "No module named 'drills'")
     )
-    with pytest.raises(Refused, match="No module named 'drills'"):
+    with pytest.raises(Unreachable, match="No module named 'drills'"):
         without.read("/etc/hostname")
 
 
