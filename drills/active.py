@@ -43,6 +43,7 @@ class ActiveFaults:
         self.run, self.target, self.clock, self.sample = run, target, clock, sample
         self.tell, self.note, self.context = tell, note, context
         self.on: list[tuple[Fault, Receipt]] = []  # oldest first
+        self.timed: set[str] = set()  # receipts that a timer watches
         self.hit_mono: float | None = None  # of the first deed
         self.restored = Restored.CLEAN
         self.manual: list[str] = []
@@ -59,8 +60,10 @@ class ActiveFaults:
         self.tell("receipt", {"receipt": receipts.to_json(receipt)})
         self.on.append((fault, receipt))
         armed = self.target.custody.arm(receipt)
-        timer = {"pid": armed["pid"], "start": armed["start"], "deadline_s": deadline_s, "host": receipt.host}
-        self.tell("timer.armed", {"receipt": receipt.id, **timer})
+        if armed["pid"] is not None:  # none is needed where there is nothing to undo
+            timer = {"pid": armed["pid"], "start": armed["start"], "deadline_s": deadline_s, "host": receipt.host}
+            self.timed.add(receipt.id)
+            self.tell("timer.armed", {"receipt": receipt.id, **timer})
         if self.context.stopping():
             raise Stopped("right before the deed, nothing was touched")
         self.tell("inject.begin", {"receipt": receipt.id, "fault": fault.name})
@@ -114,10 +117,13 @@ class ActiveFaults:
         except Exception as error:
             self._proof("proof.off", fault, receipt, Observation(None, ({"what": "error", "error": str(error)},)))
         if restored is Restored.CLEAN:
-            if self._disarm(receipt):
+            if not self._disarm(receipt):
+                what = (
+                    "on-target timer could not be ended" if receipt.id in self.timed else "receipt could not be removed"
+                )
+                restored, why = Restored.DIRTY, f"its {what}"
+            elif receipt.id in self.timed:
                 self.note("timer.disarmed", {"receipt": receipt.id})
-            else:
-                restored, why = Restored.DIRTY, "its on-target timer could not be ended"
         outcome = {"restored": restored.value, "manual": manual, "by": "driver", "reason": why}
         self.note("revert.end", {"receipt": receipt.id, **outcome})
         if restored is not Restored.CLEAN:

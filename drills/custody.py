@@ -58,7 +58,7 @@ class Outstanding:
             "undone": f"undone by its timer at {_clock(self.timer.get('at'))}, not yet verified",
             "undo failed": "its timer could NOT undo it",
             "dead": "its timer was killed, so nothing undoes it by itself",
-        }.get(self.timer_state, "no timer runs")
+        }.get(self.timer_state, "no timer runs" if self.receipt.undo else "it leaves nothing to undo")
         return f"{self.receipt.fault} on {names} (run {self.receipt.run}): {off}"
 
 
@@ -93,6 +93,8 @@ class Custody(Protocol):
 
     def arm(self, receipt: Receipt) -> Json:
         """Lay the receipt down at the target, start its timer there, and return {"ok": true, "pid", "start", ...}.
+
+        A receipt with nothing to undo may do without a timer: then the pid is None.
 
         Refused, with nothing left behind, when the timer cannot be armed: then there must be no fault.
         """

@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import urllib3
+
     from drills.custody import Custody
 
 Json = dict[str, Any]
@@ -110,6 +112,7 @@ class Replica:
     labels: Mapping[str, str] = field(default_factory=dict)
     state: str = ""  # the target's own word for it
     health_url: str | None = None  # the endpoint that the router asks; None: the engine's own /health
+    spared: str = ""  # why it is never a victim, in words that follow its name; empty: it may be one
 
 
 @dataclass(frozen=True)
@@ -201,8 +204,27 @@ class Embedded(Protocol):
 class CanDelete(Protocol):
     """A controller replaces replicas it is told to delete (Kubernetes, the lab's supervisor)."""
 
-    def delete_replica(self, replica: Replica, *, grace_s: float) -> None:
-        """Delete that incarnation (its uid must still match); the controller makes a new one."""
+    def delete_replica(self, replica: Replica, *, grace_s: float | None) -> None:
+        """Delete that incarnation (its uid must still match); the controller makes a new one. None: its own grace."""
+
+
+@runtime_checkable
+class CanEvict(Protocol):
+    """A controller replaces replicas, and budgets say how many may be taken away (Kubernetes)."""
+
+    def evict_replica(self, replica: Replica, *, grace_s: float | None, dry: bool = False) -> str | None:
+        """Evict that incarnation; returns None, or what refuses it: the disruption budget in its own words.
+
+        With `dry` it only says whether it would be evicted now.
+        """
+
+
+@runtime_checkable
+class HasHttp(Protocol):
+    """Its replicas are reached in a way of its own, not by a plain connection."""
+
+    def http(self) -> urllib3.PoolManager:
+        """Return a pool of connections that reaches every replica's `url`; for one thread."""
 
 
 @runtime_checkable

@@ -51,6 +51,10 @@ def _kind(spec: TargetSpec) -> Kind:
         from drills.lab import opening
 
         return opening
+    if spec.kind == "kubernetes":
+        from drills.cluster import opening as cluster
+
+        return cluster
     raise UsageError(f"target '{spec.name}': kind {spec.kind} is not in this version; use --target {LAB}")
 
 

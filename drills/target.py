@@ -81,6 +81,8 @@ class TargetSpec:
         found = set()
         if self.kind in (LAB, "kubernetes"):
             found.add("CanDelete")
+        if self.kind == "kubernetes":
+            found.add("CanEvict")
         if self.kind == LAB:
             found.add("HasProxies")
         if self.kind == LAB or any(host.gpus for host in self.hosts):
@@ -91,9 +93,12 @@ class TargetSpec:
 
     def require_supported(self) -> None:
         """Raise UsageError for what can be declared but not kept yet: a safety that does nothing is none."""
-        if self.kind != LAB:
+        if self.kind not in (LAB, "kubernetes"):
             raise UsageError(f"target '{self.name}': kind {self.kind} is not in this version; use --target {LAB}")
         unkept = {
+            "endpoint.api_key": self.api_key is not None,
+            "prometheus.bearer": bool(self.prometheus and self.prometheus.bearer),
+            "alertmanager.bearer": bool(self.alertmanager and self.alertmanager.bearer),
             "limits.stop_if": bool(self.limits.stop_if),
             "alerts.mode: observe": self.alerts_mode == "observe",
             "limits.environment: production": self.limits.environment == "production",

@@ -125,6 +125,9 @@ class Kubernetes(Params):
     selector: Line
     container: Line | None = None
     port: Port = 8000
+    fallback_selector: Line | None = None
+    fallback_port: Port | None = None  # None: as `port`
+    reach: Literal["auto", "direct", "proxy"] = "auto"
 
 
 class GpuHost(Params):

@@ -21,7 +21,7 @@ def choose(
     min_healthy: int,
     protect: Sequence[str] = (),
 ) -> list[Replica]:
-    """Return the victims among ready primaries that carry none of the labels `protect` ("tier=critical").
+    """Return the victims among ready primaries that are not spared and carry none of the labels `protect` ("a=b").
 
     `asked` is a number or a share such as "34%" (of the eligible, rounded down); `max_victims` is a share
     of all primaries (0..1, rounded down, but above 0 one victim is possible where min_healthy allows it). Refused
@@ -29,7 +29,7 @@ def choose(
     """
     primaries = [r for r in replicas if r.role == "primary"]
     healthy = [r for r in primaries if r.ready]
-    eligible = sorted((r for r in healthy if not _protected(r, protect)), key=lambda r: r.name)
+    eligible = sorted((r for r in healthy if not (r.spared or _protected(r, protect))), key=lambda r: r.name)
     if not eligible:
         states = ", ".join(f"{r.name} {_why_not(r, protect)}" for r in primaries)
         raise Refused(f"victims: no eligible replica ({states or 'the target has no replica'})")
@@ -76,6 +76,8 @@ def _protected(replica: Replica, protect: Sequence[str]) -> bool:
 def _why_not(replica: Replica, protect: Sequence[str]) -> str:
     if _protected(replica, protect):
         return "protected by limits.protect"
+    if replica.spared:
+        return replica.spared
     return replica.state or ("ready" if replica.ready else "not ready")
 
 

@@ -16,6 +16,7 @@ from drills.probes.prometheus import Alertmanager, Prometheus
 from drills.probes.sampler import Job
 
 Tell = Callable[[str, Json], None]
+Identity = tuple[str, int | None, int]  # uid, pid where it is known, restarts
 COMPLETION_TIMEOUT_S = 2.0
 SCRAPE_TIMEOUT_S = 2.0
 HEALTH_TIMEOUT_S = 2.0  # longer than a router's, so that an answer that is late for the router is seen for what it is
@@ -30,7 +31,7 @@ class Watch:
         self.target, self.tell, self.plan = target, tell, plan
         self.lock = threading.Lock()
         self.replicas: dict[str, Replica] = {}
-        self.served: dict[str, tuple[str, int | None]] = {}
+        self.served: dict[str, Identity] = {}
         self.disturbed: list[Json] = []  # replica events seen before the fault: somebody else's doing
         self.seen_event = self.seen_note = 0
         self.firing: dict[str, bool] = {}
@@ -47,7 +48,7 @@ class Watch:
         """Whether every primary is ready and its present incarnation has answered a completion."""
         with self.lock:
             primaries = [r for r in self.replicas.values() if r.role == "primary"]
-            ready = [r for r in primaries if r.ready and self.served.get(r.name) == (r.uid, r.pid)]
+            ready = [r for r in primaries if r.ready and self.served.get(r.name) == identity(r)]
         return len(ready) >= self.target.expected_replicas
 
     def quiet(self) -> bool:
@@ -84,9 +85,7 @@ class Watch:
         """Return the probes that cost something and are there only for checks of the plan."""
         found: list[Job] = []
         if any(item["check"] == "health_honest" for item in self.plan["experiment"]["checks"]):
-            found += [
-                Job("health", r.name, 1.0, _health(r.health_url or f"{r.url}/health")) for r in self.replicas.values()
-            ]
+            found += [Job("health", r.name, 1.0, self._health(r)) for r in self.replicas.values()]
         for name, query in promql.wanted(self.plan).items() if self.target.prometheus else ():
             server = Prometheus(str(self.target.prometheus))
             found.append(Job("promql", name, PROMQL_INTERVAL_S, functools.partial(promql.ask, server, query)))
@@ -100,33 +99,40 @@ class Watch:
             self.seen_note = max((e["n"] for e in events.notifications(0)), default=0)
 
     def _look_at_replicas(self) -> Json:
-        now = {r.name: r for r in self.target.replicas()}
+        try:
+            now = {r.name: r for r in self.target.replicas()}
+        except DrillError as error:  # what was seen last stays; the look is written down as a failed one
+            raise ProbeError(str(error)) from None
         with self.lock:
             self.replicas = now
         return {"ready": sum(r.ready for r in now.values()), "states": {r.name: r.state for r in now.values()}}
 
     def _look_at_events(self) -> None:
         target: Any = self.target
-        for event in target.replica_events(self.seen_event):
+        try:
+            events, notes = target.replica_events(self.seen_event), target.notifications(self.seen_note)
+        except DrillError as error:
+            raise ProbeError(str(error)) from None
+        for event in events:
             self.seen_event = event["n"]
             told = {k: v for k, v in event.items() if k not in ("n", "mono", "time")}
-            told |= {"at_mono": event["mono"], "source": "supervisor"}
+            told = {"source": "supervisor", **told, "at_mono": event["mono"]}
             self.tell("replica", told)
             if event.get("change") in ("gone", "started"):
                 self.disturbed.append(told)
-        for note in target.notifications(self.seen_note):
+        for note in notes:
             self.seen_note = note["n"]
             told = {k: note[k] for k in ("alert", "labels", "status")}
             fired = wall(note.get("startsAt"))
             self.tell("notified", told | {"at_mono": note["mono"], "fired_at": fired})
 
     def _completion(self, replica: Replica) -> Callable[[], Json]:
-        pool = http.pool()
+        pool = http.pool_for(self.target)
         model = model_of(self.target, replica)
 
         def look() -> Json:
             before = self._identity(replica.name)
-            values = completion.complete(pool, replica.url, model, timeout_s=COMPLETION_TIMEOUT_S)
+            values = completion.complete(pool, self._now(replica).url, model, timeout_s=COMPLETION_TIMEOUT_S)
             if before is not None and before == self._identity(replica.name):
                 self._note_served(replica.name, before, values)
             return values
@@ -135,10 +141,10 @@ class Watch:
 
     def _engine(self, replica: Replica) -> Callable[[], Json]:
         """Scrape an engine; which of vLLM's names were found is told when it changes."""
-        pool, seen = http.pool(), {"": ""}
+        pool, seen = http.pool_for(self.target), {"": ""}
 
         def look() -> Json:
-            values, names = vllm.scrape(pool, replica.url, timeout_s=SCRAPE_TIMEOUT_S)
+            values, names = vllm.scrape(pool, self._now(replica).url, timeout_s=SCRAPE_TIMEOUT_S)
             if names != seen:
                 seen.clear()
                 seen.update(names)
@@ -148,18 +154,34 @@ class Watch:
 
         return look
 
-    def _identity(self, name: str) -> tuple[str, int | None] | None:
+    def _health(self, replica: Replica) -> Callable[[], Json]:
+        pool = http.pool_for(self.target)
+
+        def look() -> Json:
+            now = self._now(replica)
+            return health.ask(pool, now.health_url or f"{now.url}/health", timeout_s=HEALTH_TIMEOUT_S)
+
+        return look
+
+    def _now(self, replica: Replica) -> Replica:
+        """Return what has the replica's name now; one that was replaced may have another address."""
+        with self.lock:
+            return self.replicas.get(replica.name, replica)
+
+    def _identity(self, name: str) -> Identity | None:
+        """Return which incarnation runs under that name, None when none does."""
         with self.lock:
             now = self.replicas.get(name)
-            return (now.uid, now.pid) if now and now.pid else None
+            return identity(now) if now and (now.pid or now.started_wall) else None
 
-    def _note_served(self, name: str, identity: tuple[str, int | None], values: Json) -> None:
+    def _note_served(self, name: str, identity: Identity, values: Json) -> None:
         with self.lock:
             if self.served.get(name) == identity:
                 return
             self.served[name] = identity
             gpus = list(self.replicas[name].gpus)
-        told = {"replica": name, "ok": True, "served_by_uid": identity[0], "pid": identity[1], "gpus": gpus}
+        uid, pid, _ = identity
+        told = {"replica": name, "ok": True, "served_by_uid": uid, "pid": pid, "gpus": gpus}
         self.tell("completion", told | {k: values[k] for k in ("ttft_ms", "tokens")})
 
     def _alert(self, event: str, data: Json) -> None:
@@ -185,9 +207,9 @@ def model_of(target: Target, replica: Replica) -> str:
     return target.fallback_models[0]
 
 
-def _health(url: str) -> Callable[[], Json]:
-    pool = http.pool()
-    return lambda: health.ask(pool, url, timeout_s=HEALTH_TIMEOUT_S)
+def identity(replica: Replica) -> Identity:
+    """Return what tells one incarnation from the next, be it another process or another pod."""
+    return replica.uid, replica.pid, replica.restarts
 
 
 def _scrape(scraper: Callable[..., Json], url: str) -> Callable[[], Json]:

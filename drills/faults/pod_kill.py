@@ -1,8 +1,8 @@
 """pod-kill: a replica dies. `how` says which death, for they are different experiments.
 
-delete        graceful: SIGTERM, the grace period, then a new incarnation by the controller
+delete        graceful: SIGTERM, the replica's own grace period, then a new incarnation by the controller
 delete-now    the controller's delete with no grace: SIGKILL, then a new incarnation
-evict         obeys disruption budgets (Kubernetes only)
+evict         as delete, but disruption budgets are obeyed: waited for, then the drill is refused (Kubernetes only)
 kill-process  a crash: SIGKILL of the replica's process tree, engine first; the supervisor restarts the same incarnation
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, cast
 
 from drills import receipts
-from drills.errors import DrillError, UsageError
+from drills.errors import DrillError, Refused, Stopped, UsageError
 from drills.faults.common import (
     FaultParams,
     burial,
@@ -24,11 +24,13 @@ from drills.faults.common import (
     still_the_one,
     untouched,
 )
-from drills.model import CanDelete, Context, Json, Observation, Receipt, Replica, Restored, Target
+from drills.model import CanDelete, CanEvict, Context, Json, Observation, Receipt, Replica, Restored, Target
+from drills.params import Duration
 
 How = Literal["delete", "delete-now", "evict", "kill-process"]
-GRACE_S = 30.0
+NEEDS: dict[str, frozenset[str]] = {"evict": frozenset({"CanEvict"}), "kill-process": frozenset()}
 PROOF_TIMEOUT_S = 5.0
+BUDGET_AGAIN_S = 1.0
 
 
 class PodKill:
@@ -39,9 +41,10 @@ class PodKill:
     effect: ClassVar[bool] = True
 
     class Params(FaultParams):
-        """how: which death (required), one value or one per kind of target."""
+        """how: which death (required), one value or one per kind of target; budget_timeout: for an eviction."""
 
         how: How | dict[str, How]
+        budget_timeout: Duration = 30.0
 
     def __init__(self, params: Params, kind: str) -> None:
         how = how_for(cast("str | dict[str, str]", params.how), kind)
@@ -53,7 +56,7 @@ class PodKill:
 
     def needs(self) -> frozenset[str]:
         """Return what the way of dying needs."""
-        return frozenset() if self.how == "kill-process" else frozenset({"CanDelete"})
+        return NEEDS.get(self.how, frozenset({"CanDelete"}))
 
     def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:  # noqa: ARG002
         """Refuse a victim whose process cannot be named."""
@@ -69,7 +72,7 @@ class PodKill:
             run=run,
             fault=self.name,
             target=target.name,
-            host=target.control_host().name,
+            host=victims[0].host,
             victims=tuple(pinned(v) for v in victims),
             prior={"bystanders": bystanders(target, victims), "how": self.how},
             holds=(),
@@ -85,15 +88,36 @@ class PodKill:
             replica = still_the_one(victim, target.replicas())
             if replica is None:
                 raise DrillError(f"{victim['name']}: became another replica during the deed; it was not killed")
+            if self.how == "evict":
+                self._await_budget(target, replica, receipt, ctx)
             ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [replica.name], "how": self.how})
             hit = self._kill(target, replica)
             ctx.tell("inject.step", {"receipt": receipt.id, "step": f"{self.how}.sent", "ok": hit})
             if not hit:
                 raise DrillError(f"{replica.name}: its processes were gone before the kill")
 
+    def _await_budget(self, target: Target, replica: Replica, receipt: Receipt, ctx: Context) -> None:
+        """Wait until the budgets let the replica go. Refused when they do not in time: nothing was touched for it."""
+        deadline, told = ctx.mono() + self.params.budget_timeout, ""
+        while refusal := cast("CanEvict", target).evict_replica(replica, grace_s=None, dry=True):
+            if refusal != told:
+                step = {"receipt": receipt.id, "step": "evict.refused", "ok": False, "reason": refusal}
+                ctx.tell("inject.step", step)
+                told = refusal
+            if ctx.stopping():
+                raise Stopped(f"while {replica.name} waited for its disruption budget")
+            if ctx.mono() >= deadline:
+                waited = f"for {self.params.budget_timeout:g} s"
+                raise Refused(f"{replica.name}: its eviction is refused by the disruption budget {waited}: {refusal}")
+            ctx.sleep(BUDGET_AGAIN_S)
+
     def _kill(self, target: Target, replica: Replica) -> bool:
+        if self.how == "evict":
+            if refusal := cast("CanEvict", target).evict_replica(replica, grace_s=None):
+                raise DrillError(f"{replica.name}: its eviction was refused at the last moment: {refusal}")
+            return True
         if self.how != "kill-process":
-            cast("CanDelete", target).delete_replica(replica, grace_s=GRACE_S if self.how == "delete" else 0.0)
+            cast("CanDelete", target).delete_replica(replica, grace_s=None if self.how == "delete" else 0.0)
             return True
         host = target.host(replica.host)
         # The engine first, the server last: a server killed alone would leave all of them behind.
@@ -114,17 +138,22 @@ class PodKill:
         return Observation(on, tuple(evidence), untouched(receipt.prior["bystanders"], target.replicas()))
 
     def _seen(self, target: Target, victim: Json) -> Json:
+        """Look at one victim: its process where that is known, else what the controller says of its incarnation."""
         now = next((r for r in target.replicas() if r.name == victim["name"]), None)
-        host = target.host(victim["host"])
-        alive = bool(victim["pid"]) and host.alive(victim["pid"], victim["pid_start"])
+        replaced = now is None or now.uid != victim["uid"]
+        if victim["pid"]:
+            alive = target.host(victim["host"]).alive(victim["pid"], victim["pid_start"])
+            gone = not alive and (now is None or replaced or not now.ready or now.pid != victim["pid"])
+        else:
+            gone = now is None or replaced or now.state == "terminating"
         return {
-            "what": "process of the victim",
+            "what": "process of the victim" if victim["pid"] else "pod of the victim",
             "replica": victim["name"],
             "pid": victim["pid"],
-            "gone": not alive
-            and (now is None or not now.ready or now.uid != victim["uid"] or now.pid != victim["pid"]),
+            "gone": gone,
             "uid_before": victim["uid"],
             "uid_now": now.uid if now else None,
+            "state_now": now.state if now else None,
         }
 
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:

@@ -16,6 +16,8 @@ from drills.lab.client import TIMEOUT, Lab, LabError
 from drills.lab.config import SLA
 from drills.model import Host, Json, Replica, Sla
 
+GRACE_S = 30.0  # as Kubernetes gives a pod that says nothing else
+
 
 def state_dir(folder: Path) -> str:
     """Return where drills of the lab in that folder keep what is theirs."""
@@ -81,9 +83,9 @@ class LabTarget:
         core: int | None = self.lab.data.get("client_cpu")
         return core
 
-    def delete_replica(self, replica: Replica, *, grace_s: float) -> None:
+    def delete_replica(self, replica: Replica, *, grace_s: float | None) -> None:
         """Delete that incarnation; the supervisor makes a new one (Refused when the uid does not match any more)."""
-        self._control.delete(replica.name, replica.uid, grace_s)
+        self._control.delete(replica.name, replica.uid, GRACE_S if grace_s is None else grace_s)
 
     def replica_events(self, after: int) -> list[Json]:
         """Return what happened to the replicas after event number `after`."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import urllib3
 
+from drills.model import HasHttp
+
 
 class ProbeError(Exception):
     """A measurement that could not be made; its text is the reason."""
@@ -15,6 +17,11 @@ class ProbeError(Exception):
 def pool() -> urllib3.PoolManager:
     """Return a pool of connections; each thread uses its own."""
     return urllib3.PoolManager(retries=False, num_pools=8)
+
+
+def pool_for(target: object) -> urllib3.PoolManager:
+    """Return a pool that reaches the target's replicas: its own way where it has one."""
+    return target.http() if isinstance(target, HasHttp) else pool()
 
 
 def request(
@@ -27,6 +34,8 @@ def request(
     headers: dict[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """Return status and body. Raises ProbeError when there is no complete answer within `timeout_s`."""
+    if not url.startswith("http"):
+        raise ProbeError("it has no address yet")
     data = None if body is None else json.dumps(body).encode()
     try:
         answer = http.request(

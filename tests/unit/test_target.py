@@ -113,12 +113,32 @@ def test_a_declared_target_is_read_whole(tmp_path: Path) -> None:
     assert spec.expected_replicas is None
 
 
-@pytest.mark.parametrize("kind", ["kubernetes", "hosts"])
-def test_a_declared_target_cannot_be_drilled_yet(tmp_path: Path, kind: str) -> None:
-    spec = load(tmp_path, GOOD.replace("  staging:\n", f"  staging:\n    kind: {kind}\n")).pick("staging")
-    assert spec.kind == kind
-    with pytest.raises(UsageError, match=f"target 'staging': kind {kind} is not in this version; use --target lab"):
+def test_hosts_cannot_be_drilled_yet(tmp_path: Path) -> None:
+    spec = load(tmp_path, GOOD.replace("  staging:\n", "  staging:\n    kind: hosts\n")).pick("staging")
+    assert spec.kind == "hosts"
+    with pytest.raises(UsageError, match="target 'staging': kind hosts is not in this version; use --target lab"):
         spec.require_supported()
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        (", api_key: {env: LLM_API_KEY}", "endpoint.api_key"),
+        (", bearer: {env: PROM_TOKEN}", "prometheus.bearer"),
+    ],
+)
+def test_a_secret_that_would_not_be_used_is_refused(tmp_path: Path, section: str, name: str) -> None:
+    others = {", api_key: {env: LLM_API_KEY}", ", bearer: {env: PROM_TOKEN}"} - {section}
+    spec = load(tmp_path, GOOD.replace(others.pop(), "")).pick("staging")
+    with pytest.raises(UsageError, match=f"{name} is not kept in this version"):
+        spec.require_supported()
+
+
+def test_a_cluster_can_be_drilled(tmp_path: Path) -> None:
+    text = GOOD.replace(", api_key: {env: LLM_API_KEY}", "").replace(", bearer: {env: PROM_TOKEN}", "")
+    spec = load(tmp_path, text).pick("staging")
+    spec.require_supported()
+    assert {"CanDelete", "CanEvict"} <= spec.abilities()
 
 
 def test_an_unknown_target_gets_the_nearest(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""A Kubernetes cluster as a target: pods are replicas, a controller brings them back, custody lies in the namespace."""

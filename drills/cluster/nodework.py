@@ -1,0 +1,149 @@
+"""What is done on nodes: undo timers beside the fault, and the processes and networks of pods, through helper pods.
+
+A receipt may lead to several nodes; each gets its own part of it, with a timer of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from drills.access.filecustody import FileCustody
+from drills.access.remote import RemoteHost
+from drills.cluster.helpers import STATE_DIR, Helpers
+from drills.errors import DrillError, Refused
+from drills.model import Json, Receipt, Restored
+from drills.receipts import manual
+
+LOOK_TIMEOUT_S: Final = 15.0
+#: A look into a helper costs a command in it; a timer that is lost is known a little later, and undoes nothing anyway.
+LOOK_AGAIN_S: Final = 5.0
+
+
+class NodeWork:
+    """The helpers of runs, and what they carry. `helpers_of` returns those of a run."""
+
+    def __init__(self, helpers_of: Callable[[str], Helpers], target: str) -> None:
+        self._helpers_of, self._target = helpers_of, target
+        self._runs: dict[str, Helpers] = {}
+        self._pods: dict[tuple[str, str], Json] = {}
+        self._timers: dict[str, tuple[float, Json]] = {}
+
+    def helpers(self, run: str) -> Helpers:
+        """Return the helpers of a run; none is made by that."""
+        if run not in self._runs:
+            self._runs[run] = self._helpers_of(run)
+        return self._runs[run]
+
+    def host(self, run: str, node: str) -> RemoteHost:
+        """Return the helper of a run on a node, made now if there is none. Raises Refused."""
+        if not node:
+            raise Refused("the pod is on no node yet")
+        return self.helpers(run).on(node)
+
+    def processes(self, run: str, node: str, uid: str, container: str) -> Json:
+        """Return what the node knows of a container's processes and of its pod's network (`drills.access.podprocs`).
+
+        A container has the same ones until it is another container.
+        """
+        if (known := self._pods.get((uid, container))) is not None:
+            return known
+        host = self.host(run, node)
+        done = host.run([host.python, "-m", "drills.access.podprocs", uid, container], timeout_s=LOOK_TIMEOUT_S)
+        if done.rc != 0:
+            why = (done.err.strip().splitlines() or ["no reason given"])[-1][:200]
+            raise Refused(f"node {node}: the processes of pod {uid} cannot be looked at: {why}")
+        found: Json = json.loads(done.out)
+        if found["main"] and found["engine"]:  # else it is still starting
+            self._pods[uid, container] = found
+        return found
+
+    # ---- receipts ------------------------------------------------------------------------------------
+
+    def arm(self, receipt: Receipt) -> Json:
+        """Start a timer on each node that the receipt leads to. Refused, with none left, when one cannot be armed."""
+        armed: Json = {}
+        for node, part in parts(receipt).items():
+            try:
+                armed[node] = self._custody(receipt.run, node).arm(part)
+            except Exception as error:
+                self._call_off(receipt, armed)
+                if isinstance(error, DrillError):
+                    raise Refused(f"node {node}: {error}") from None
+                raise
+        first = armed[receipt.host] if receipt.host in armed else next(iter(armed.values()))
+        return {**first, "nodes": sorted(armed)}
+
+    def _call_off(self, receipt: Receipt, armed: Iterable[str]) -> None:
+        for node, part in parts(receipt).items():
+            if node in armed:
+                with suppress(DrillError):
+                    self._custody(receipt.run, node).disarm(part)
+
+    def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
+        """Carry out the undo steps, each on its node; one node that fails does not stop the others."""
+        restored, by_hand = Restored.CLEAN, []
+        for node, part in parts(receipt).items():
+            try:
+                state, commands = self._custody(receipt.run, node).undo(part)
+            except DrillError as error:
+                state = Restored.UNKNOWN
+                commands = [f"# node {node}: {error}", *(manual(step) for step in part.undo)]
+            by_hand += commands
+            restored = restored if state is Restored.CLEAN else state
+        return restored, by_hand
+
+    def disarm(self, receipt: Receipt) -> bool:
+        """End the timers; a node whose helper is gone has none."""
+        ok = True
+        for node, part in parts(receipt).items():
+            if node in self.helpers(receipt.run).found():
+                ok = self._custody(receipt.run, node).disarm(part) and ok
+        return ok
+
+    def timer(self, receipt: Receipt) -> Json:
+        """Return what the receipt's timers say: the worst of them."""
+        looked, known = self._timers.get(receipt.id, (float("-inf"), {}))
+        if time.monotonic() - looked < LOOK_AGAIN_S:
+            return known
+        there = self.helpers(receipt.run).found()
+        said = [self._said(receipt, node) if node in there else {"state": "dead"} for node in parts(receipt)]
+        worst = min(said, key=lambda one: ORDER.index(one.get("state", "none")), default={})
+        self._timers[receipt.id] = (time.monotonic(), worst)
+        return worst
+
+    def _said(self, receipt: Receipt, node: str) -> Json:
+        found = self._custody(receipt.run, node).outstanding()
+        return next((one.timer for one in found if one.receipt.id == receipt.id), {"state": "none"})
+
+    def _custody(self, run: str, node: str) -> FileCustody:
+        return FileCustody(self.host(run, node), STATE_DIR, self._target)
+
+    def end(self, run: str) -> None:
+        """Delete the helpers of a run. Raises Refused when one stays."""
+        self.helpers(run).end()
+        self._runs.pop(run, None)
+
+
+#: What timers may say, the worst first.
+ORDER: Final = ("undo failed", "dead", "failed", "none", "undone", "disarmed", "released", "armed")
+
+
+def parts(receipt: Receipt) -> dict[str, Receipt]:
+    """Return for each node its part of a receipt. An undo step that names no host is for the receipt's own."""
+    nodes = {str(step.get("host", receipt.host)) for step in receipt.undo} | (
+        {receipt.host} if receipt.holds else set()
+    )
+    return {
+        node: replace(
+            receipt,
+            host=node,
+            holds=receipt.holds if node == receipt.host else (),
+            undo=tuple(step for step in receipt.undo if step.get("host", receipt.host) == node),
+        )
+        for node in sorted(nodes)
+    }

@@ -1,0 +1,102 @@
+"""Opening a service in a cluster: it is there already, so connecting and looking at it is all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from drills.access.kubernetes import Api, connect
+from drills.cluster.custody import ClusterCustody
+from drills.cluster.target import NO_HOST, KubernetesTarget
+from drills.errors import Refused
+from drills.model import Fault, Json, Target
+from drills.options import Options
+from drills.target import TargetSpec
+
+Echo = Callable[[str], None]
+#: What can be done through the API server alone.
+BY_API = ("delete", "delete-now", "evict")
+
+
+def settled(spec: TargetSpec, _options: Options) -> TargetSpec:
+    """Return the target as it is declared."""
+    return spec
+
+
+def client_overlay(_options: Options) -> Json:
+    """Return no change of the client."""
+    return {}
+
+
+def refuse_impossible(spec: TargetSpec, faults: Sequence[Fault]) -> None:
+    """Refuse what works on a node."""
+    for fault in faults:
+        if getattr(fault, "how", None) not in BY_API:
+            name = f"{fault.name} {fault.how}" if hasattr(fault, "how") else fault.name
+            can = f"pod-kill with how: {', '.join(BY_API)}"
+            raise Refused(f"target {spec.name}: {name}: {NO_HOST}; on Kubernetes there is {can}")
+
+
+@contextmanager
+def opened(spec: TargetSpec, _options: Options, echo: Echo) -> Iterator[Target]:
+    """Connect and look at the pods; nothing is changed by that."""
+    target = _target(spec)
+    try:
+        echo(f"cluster {target.api.name}: {state_of(target)}")
+        yield target
+    finally:
+        target.close()
+
+
+def found(spec: TargetSpec) -> Target | None:
+    """Return the target; it is no less there when the drill is over."""
+    return _target(spec)
+
+
+def custody(spec: TargetSpec) -> ClusterCustody:
+    """Return the target's custody."""
+    return _custody(spec, _api(spec))
+
+
+def state(spec: TargetSpec) -> str:
+    """Say how many of its pods are ready."""
+    target = _target(spec)
+    try:
+        return state_of(target)
+    finally:
+        target.close()
+
+
+def tidied(_spec: TargetSpec) -> str | None:
+    """Return None: no run starts a cluster."""
+    return None
+
+
+def state_of(target: KubernetesTarget) -> str:
+    """Say how many of a target's pods are ready."""
+    primaries = [r for r in target.replicas() if r.role == "primary"]
+    ready = sum(r.ready for r in primaries)
+    return (
+        f"{ready} of {target.expected_replicas} pods of {target.where.selector} in {target.where.namespace} are ready"
+    )
+
+
+def _api(spec: TargetSpec) -> Api:
+    assert spec.kubernetes is not None
+    return connect(spec.kubernetes.context)
+
+
+def _custody(spec: TargetSpec, api: Api) -> ClusterCustody:
+    assert spec.kubernetes is not None
+    return ClusterCustody(api, spec.kubernetes.namespace, spec.kubernetes.selector, spec.name)
+
+
+def _target(spec: TargetSpec) -> KubernetesTarget:
+    """Connect. Slots that a run which was cut short has told of are kept."""
+    api = _api(spec)
+    keeper = _custody(spec, api)
+    slots: dict[str, str] = {}
+    for left in keeper.outstanding():
+        pinned = [*left.receipt.victims, *left.receipt.prior.get("bystanders", ())]
+        slots |= {str(one["uid"]): str(one["name"]) for one in pinned}
+    return KubernetesTarget(spec, api, keeper, slots)
