@@ -12,6 +12,7 @@ layers that it lacks (`python -m tests.cluster.node load`), so a change of the p
 from __future__ import annotations
 
 import hashlib
+import inspect
 import io
 import json
 import subprocess
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.cluster import build, layout, rootfs
-from tests.cluster.cache import HERE, TREE, ClusterError, begin, cache, digest, finish, made
+from tests.cluster.cache import TREE, ClusterError, begin, cache, digest, finish, made
 
 DRILLS, MONITORING, PAUSE = "drills.test/drills:dev", "drills.test/monitoring:dev", layout.PAUSE_IMAGE
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,13 +59,11 @@ class Image:
 
 def images() -> list[Image]:
     """Return all images, making the layers that are missing (ClusterError where one cannot be made)."""
-    names = " ".join([*rootfs.BASE, *rootfs.named_packages()]).encode()
-    recipe = HERE / "rootfs.py"
-    base = _layer("base", [recipe, names], rootfs.make_base)
-    packages = _layer("packages", [recipe, TREE / "constraints.txt", TREE / "pyproject.toml"], rootfs.make_packages)
-    project = _layer("project", [recipe, *_project_parts()], rootfs.make_project)
-    monitoring = _layer("monitoring", [recipe, _listing(rootfs.TOOLS)], rootfs.make_monitoring)
-    pause = _layer("pause", [build.programs() / "pause"], rootfs.make_pause)
+    base = _layer("base", rootfs.make_base, [_json([rootfs.BASE, rootfs.named_packages(), rootfs.ACCOUNTS])])
+    packages = _layer("packages", rootfs.make_packages, [_json(rootfs.dependencies()), TREE / "constraints.txt"])
+    project = _layer("project", rootfs.make_project, _project_parts())
+    monitoring = _layer("monitoring", rootfs.make_monitoring, [_listing(rootfs.TOOLS)])
+    pause = _layer("pause", rootfs.make_pause, [build.programs() / "pause"])
     return [
         Image(PAUSE, (pause,), ("/pause",)),
         Image(DRILLS, (base, packages, project), ("drill", "--help")),
@@ -90,9 +89,9 @@ def write(wanted: Iterable[Image], out: IO[bytes], lacks: Callable[[str], bool] 
         _add(tar, "index.json", _json({"schemaVersion": 2, "manifests": manifests}))
 
 
-def _layer(name: str, parts: list[bytes | Path], make: Callable[[Path], None]) -> Layer:
-    """Return the layer, made anew where what it is made of has changed."""
-    folder, stamp = cache() / "images" / name, digest(parts)
+def _layer(name: str, make: Callable[[Path], None], parts: list[bytes | Path]) -> Layer:
+    """Return the layer, made anew where its recipe or what it is made of has changed."""
+    folder, stamp = cache() / "images" / name, digest([inspect.getsource(make).encode(), *parts])
     if not made(folder, stamp):
         print(f"test cluster: making the layer {name!r} of the images", file=sys.stderr, flush=True)
         begin(folder)

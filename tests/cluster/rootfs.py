@@ -45,6 +45,12 @@ def named_packages() -> list[str]:
     return NAMED.read_text().split()
 
 
+def dependencies() -> list[str]:
+    """Return the Python packages that the project asks for."""
+    project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    return [str(name) for name in project["dependencies"]]
+
+
 def make_base(root: Path) -> None:
     """Put a Debian root with Python and the tools there, as if its packages had been installed."""
     for name in ("bin", "sbin", "lib", "lib64"):
@@ -76,10 +82,9 @@ def _choose_alternatives(root: Path) -> None:
 
 def make_packages(root: Path) -> None:
     """Put the Python packages there that the project needs, in the versions it is tested with."""
-    project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check"]
     command += ["--target", str(root / SITE), "--python-version", ".".join(map(str, PYTHON)), "--only-binary=:all:"]
-    command += ["-c", str(TREE / "constraints.txt"), *project["dependencies"]]
+    command += ["-c", str(TREE / "constraints.txt"), *dependencies()]
     _run(*command, timeout_s=PIP_TIMEOUT_S)
     programs = root / "usr/local/bin"
     programs.mkdir(parents=True)
