@@ -49,7 +49,7 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None], *, 
     stop = StopFlag()
     try:
         with signals.told(stop.set), opening.open_target(spec, options, echo) as target:
-            spec = replace(spec, url=target.endpoint)
+            spec = replace(spec, url=target.endpoint, expected_replicas=target.expected_replicas)
             for word, one in zip(names, experiments, strict=True):
                 if ended or settle_first:
                     gate.settle(target, Clock(), stopping=lambda: stop.reason is not None, say=echo)
