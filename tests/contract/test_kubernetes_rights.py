@@ -1,0 +1,95 @@
+"""The Role grants exactly what drills ask for: a drill is carried out, and what it asked is compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from drills import gate, opening
+from drills.access.kubetypes import Right
+from drills.clock import Clock
+from drills.cluster import rbac
+from drills.cluster.target import KubernetesTarget
+from drills.custody import Lock
+from drills.faults.pod_kill import PodKill
+from drills.model import Context
+from drills.options import Options
+from drills.target import load_target
+from tests.contract.kube_api import Store, deployment, pod, serving
+from tests.contract.kube_talk import kubeconfig
+from tests.contract.test_kubernetes_target import DECLARED
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    with serving() as (store, url):
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, url)))
+        deployment(store)
+        yield store
+
+
+def drilled(store: Store, tmp_path: Path, how: str) -> set[Right]:
+    """Go through all that a drill asks of the cluster; returns the rights that it needed."""
+    (tmp_path / "drill.yaml").write_text(DECLARED)
+    spec = load_target("prod", tmp_path / "drill.yaml")
+    store.on_delete = lambda gone: store.put("pods", pod("vllm-5d8f-z"))
+    now = time.time()
+    mine = Lock("aaaa1111", "me", "elsewhere", 1, 1, now, now + 900, "/x")
+    context = Context(lambda *_: None, time.sleep, time.monotonic, lambda: False)
+    with opening.open_target(spec, Options(), lambda _: None) as target:
+        assert isinstance(target, KubernetesTarget)
+        target.facts()
+        target.custody.take(mine, Clock())
+        target.custody.renew(mine, Clock())
+        target.replica_events(0)
+        gate.look_at_replicas(target)
+        fault = PodKill(PodKill.Params.model_validate({"how": how}), "kubernetes")
+        receipt = fault.aim(target, target.replicas()[:1], run=mine.run, receipt=f"{mine.run}-0", deadline_s=60.0)
+        target.custody.arm(receipt)
+        fault.inject(target, receipt, context)
+        fault.observe(target, receipt, context)
+        fault.revert(target, receipt, context)
+        target.custody.disarm(receipt)
+        target.custody.ask_to_stop(mine.run, "you")
+        target.custody.forget_stop(mine.run)
+        target.custody.release(mine.run)
+        deadline = time.monotonic() + 10
+        while ("watch", "", "pods") not in target.api.asked and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return set(target.api.asked)
+
+
+@pytest.mark.parametrize("how", ["delete", "delete-now", "evict"])
+def test_what_a_drill_asks_is_what_its_role_grants(store: Store, tmp_path: Path, how: str) -> None:
+    asked = drilled(store, tmp_path, how)
+    statefulsets = {("get", "apps", "statefulsets")}  # where the service is one
+    assert asked | statefulsets == rbac.needed([f"pod-kill {how}"], proxy=False)
+
+
+def test_probes_through_the_api_server_get_and_post(store: Store, tmp_path: Path) -> None:
+    drilled(store, tmp_path, "delete")
+    verbs = {command for command, path in store.asked if "/proxy/" in path}
+    assert verbs == {"POST"}  # and GET for /metrics, while the load is on
+    assert rbac.needed([], proxy=True) - rbac.needed([], proxy=False) == rbac.PROXY
+
+
+def test_the_role_is_yaml_that_says_the_same() -> None:
+    role = rbac.role("drill", "llm", rbac.needed(["pod-kill evict"], proxy=True))
+    assert YAML(typ="safe").load(rbac.render(role)) == role
+    granted = {(v, r["apiGroups"][0], r["resources"][0]) for r in role["rules"] for v in r["verbs"]}
+    assert granted == rbac.needed(["pod-kill evict"], proxy=True)
+
+
+def test_no_right_reaches_beyond_the_namespace_or_to_secrets() -> None:
+    everything = rbac.needed(rbac.FAULTS, proxy=True)
+    assert not {resource for _, _, resource in everything} & {"secrets", "nodes", "namespaces", "pods/exec"}
+    assert not any("*" in part for right in everything for part in right)
+
+
+def test_a_fault_that_is_not_known_has_no_role() -> None:
+    with pytest.raises(KeyError):
+        rbac.needed(["pod-kill kill-process"], proxy=False)
