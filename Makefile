@@ -1,4 +1,4 @@
-.PHONY: setup drill test check bench clean setup-vllm test-vllm test-defects soak
+.PHONY: setup drill test check bench clean setup-vllm test-vllm test-defects soak cluster-up cluster-down test-cluster
 BIN := .venv/bin
 ROUNDS ?= 5
 # Which engine the tests face, and where it and its model are.
@@ -21,6 +21,16 @@ setup-vllm:  ## real vLLM for the CPU in .cache/vllm (6 GB, minutes), for `--eng
 test-vllm: setup setup-vllm  ## the contract suite and the four drills against real vLLM (an hour)
 	@$(VLLM) $(BIN)/pytest -n0 -m "not emulator" tests/contract/test_engine_*.py
 	@$(VLLM) $(BIN)/pytest -n0 -rP tests/vllm
+
+cluster-up: setup  ## a single-node Kubernetes for the tests, as root; the first time it is built (15 minutes)
+	@$(BIN)/python -m tests.cluster.node up
+
+cluster-down: setup  ## takes it down; nothing of it stays on the machine but the cache
+	@$(BIN)/python -m tests.cluster.node down
+
+test-cluster: setup  ## the tests on Kubernetes: on the cluster of KUBECONFIG, else on a node of their own
+	@[ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.cluster.node build
+	@DRILL_TEST_CLUSTER=1 $(BIN)/pytest -n0 tests/cluster
 
 test-defects: setup  ## every planted defect is found by its own check, and the healthy lab passes (35 minutes)
 	@$(BIN)/pytest -n0 -v --durations=0 tests/defects/run_table.py

@@ -47,8 +47,23 @@ def build() -> None:
     _unpack_packages()
 
 
+def missing() -> str | None:
+    """Return what keeps this machine from making what is not made yet, in one line; None when nothing does."""
+    if made(programs(), _programs_stamp()):
+        return None
+    try:
+        _go_environment()
+    except ClusterError as e:
+        return str(e)
+    return None
+
+
+def _programs_stamp() -> str:
+    return digest([HERE / "go.mod", HERE / "go.sum", HERE / "pause" / "main.go", *map(str.encode, VERSION_VARIABLES)])
+
+
 def _build_programs() -> None:
-    stamp = digest([HERE / "go.mod", HERE / "go.sum", HERE / "pause" / "main.go", *map(str.encode, VERSION_VARIABLES)])
+    stamp = _programs_stamp()
     if made(programs(), stamp):
         return
     environment = _go_environment()

@@ -104,22 +104,16 @@ def end(paths: Iterable[Path]) -> None:
     """Kill what is in there and remove the cgroups (ClusterError when something does not go)."""
     paths = list(paths)
     deadline = time.monotonic() + END_TIMEOUT_S
-    while left := members(paths):
+    while any(path.exists() for path in paths):
         if time.monotonic() > deadline:
-            raise ClusterError(f"test cluster: processes {sorted(left)} do not end: see their state in /proc")
-        for pid in left:
+            left = sorted(members(paths)) or "none"
+            raise ClusterError(f"test cluster: {paths[0]} cannot be removed; processes in it: {left}: see /proc")
+        for pid in members(paths):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(POLL_S)
-    while True:
         for folder in _folders(paths):
-            with contextlib.suppress(OSError):  # dead processes may hold it for a moment
+            with contextlib.suppress(OSError):  # what was just killed may hold it for a moment
                 folder.rmdir()
-        remaining = [str(path) for path in paths if path.exists()]
-        if not remaining:
-            return
-        if time.monotonic() > deadline:
-            raise ClusterError(f"test cluster: cgroups {' '.join(remaining)} cannot be removed")
         time.sleep(POLL_S)
 
 

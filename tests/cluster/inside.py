@@ -143,7 +143,8 @@ class Components:
         self.ended: dict[str, float] = {}
         self.answers: dict[str, Callable[[], bool]] = {
             "etcd": lambda: _connects(("127.0.0.1", 2379)),
-            "containerd": lambda: _connects(layout.SOCKET),
+            "images": lambda: self._held(layout.IMAGE_STORE) and layout.IMAGE_STORE not in self.pids,
+            "containerd": lambda: "containerd" in self.pids and _connects(layout.SOCKET),
             "kube-apiserver": self._api_ready,
         }
 
@@ -164,7 +165,10 @@ class Components:
 
     def _wanted(self, name: str) -> bool:
         rested = time.monotonic() - self.ended.get(name, 0.0) > RESTART_S
-        return name not in self.pids and rested and not (self.run / "hold" / name).exists()
+        return name not in self.pids and rested and not self._held(name)
+
+    def _held(self, name: str) -> bool:
+        return (self.run / "hold" / name).exists()
 
     def _start(self, component: Component) -> int:
         environment = {

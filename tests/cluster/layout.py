@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import build
+from tests.cluster.cache import cache
 
 NODE = "node1"
+IMAGE_STORE = (
+    "image-store"  # containerd without Kubernetes' part: it puts the images in order, then the real one starts
+)
 HOST_LINK = "drills-k8s"  # the machine's end of the only link to the node
 HOST_IP, NODE_IP, LINK_BITS = "10.244.255.1", "10.244.255.2", 30
 PODS, SERVICES = "10.244.0.0/24", "10.96.0.0/16"
@@ -70,7 +74,8 @@ def components(run: Path) -> list[Component]:
     proxy = (f"--config={conf}/proxy.json",)
     return [
         Component("etcd", etcd),
-        Component("containerd", (str(debian / "usr/bin/containerd"), "-c", str(conf / "containerd.toml"))),
+        Component(IMAGE_STORE, (str(debian / "usr/bin/containerd"), "-c", str(conf / "images.toml"))),
+        Component("containerd", (str(debian / "usr/bin/containerd"), "-c", str(conf / "containerd.toml")), ("images",)),
         Component("kube-apiserver", _apiserver(conf, programs), ("etcd",)),
         Component("kube-controller-manager", _controllers(conf, programs), ("kube-apiserver",)),
         Component("kube-scheduler", _scheduler(conf, programs), ("kube-apiserver",)),
@@ -146,24 +151,38 @@ def config_files(run: Path) -> dict[str, str]:
     """Return name → text of the files in the node's conf folder."""
     conf = run / "conf"
     return {
-        "containerd.toml": _containerd(run),
-        "kubelet.json": json.dumps(_kubelet_config(conf), indent=2),
+        "images.toml": _image_store(run),
+        "containerd.toml": _image_store(run).replace(NO_KUBERNETES, "") + _containerd(run),
+        "kubelet.json": json.dumps(_kubelet_config(run), indent=2),
         "proxy.json": json.dumps(_proxy_config(conf), indent=2),
         "resolv.conf": f"nameserver {DNS_IP}\n",
         "net.d/10-drills.conflist": json.dumps(_network(), indent=2),
     }
 
 
-def _containerd(run: Path) -> str:
-    # restrict_oom_score_adj: without CAP_SYS_RESOURCE nobody may lower a score, and every sandbox would fail.
+NO_KUBERNETES = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]'
+
+
+def store() -> Path:
+    """Return the folder of the unpacked images, which outlives the node."""
+    return cache() / "containerd"
+
+
+def _image_store(run: Path) -> str:
     return f"""version = 2
-root = "{run}/containerd"
+root = "{store()}"
 state = "/run/containerd"
+{NO_KUBERNETES}
 [grpc]
   address = "{SOCKET}"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{run}/opt"
-[plugins."io.containerd.grpc.v1.cri"]
+"""
+
+
+def _containerd(run: Path) -> str:
+    # restrict_oom_score_adj: without CAP_SYS_RESOURCE nobody may lower a score, and every sandbox would fail.
+    return f"""[plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
   disable_apparmor = true
   restrict_oom_score_adj = true
@@ -180,7 +199,8 @@ state = "/run/containerd"
 """
 
 
-def _kubelet_config(conf: Path) -> dict[str, object]:
+def _kubelet_config(run: Path) -> dict[str, object]:
+    conf = run / "conf"
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -201,6 +221,7 @@ def _kubelet_config(conf: Path) -> dict[str, object]:
         "clusterDNS": [DNS_IP],
         "clusterDomain": "cluster.local",
         "resolvConf": str(conf / "resolv.conf"),
+        "volumePluginDir": str(run / "volume-plugins"),
         # The machine's disk is shared: how full it is is not this node's doing.
         "evictionHard": {
             "memory.available": "100Mi",

@@ -21,7 +21,8 @@ from pathlib import Path
 from tests.cluster import build, cgroups, images, layout, pki
 from tests.cluster.cache import TREE, ClusterError, cache, digest
 
-START_TIMEOUT_S, IMPORT_TIMEOUT_S, LINK_GONE_TIMEOUT_S, COMMAND_TIMEOUT_S = 120.0, 300.0, 10.0, 30.0
+START_TIMEOUT_S, IMPORT_TIMEOUT_S, LOCK_TIMEOUT_S = 120.0, 300.0, 300.0
+LINK_GONE_TIMEOUT_S, COMMAND_TIMEOUT_S = 10.0, 30.0
 POLL_S = 0.1
 COMMANDS = ("ip", "iptables", "mount", "nsenter")
 #: The node mounts its own there, so what it runs from cannot be below.
@@ -72,7 +73,8 @@ def start(name: str) -> None:
 
 def kubectl(*args: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
     """Return what kubectl prints about the node, None when it fails."""
-    command = [str(build.programs() / "kubectl"), f"--kubeconfig={kubeconfig()}", "--request-timeout=5s", *args]
+    command = [str(build.programs() / "kubectl"), f"--kubeconfig={kubeconfig()}", "--request-timeout=5s"]
+    command += [f"--cache-dir={run_folder() / 'kubectl'}", *args]
     with contextlib.suppress(subprocess.TimeoutExpired, FileNotFoundError):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         return ran.stdout.strip() if ran.returncode == 0 else None
@@ -116,7 +118,8 @@ def load_images() -> None:
 
 def up() -> bool:
     """Bring the node up; False when it was up already (ClusterError where it cannot be)."""
-    _refuse_without_needs()
+    if reason := missing():
+        raise ClusterError(reason)
     _build()
     with _locked():
         if is_up():
@@ -187,10 +190,18 @@ def _wait_until_ready(outside: subprocess.Popen[bytes]) -> None:
     ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
     wait("the node begins", (run_folder() / "pid").exists)
     wait("containerd answers", _containerd_answers)
+    _forget_containers()
     load_images()
+    stop(layout.IMAGE_STORE)
     wait("the API server is ready", lambda: kubectl("get", "--raw", "/readyz") == "ok")
     wait("the node is Ready", lambda: kubectl("get", "node", layout.NODE, "-o", ready) == "True")
     wait("the default ServiceAccount is there", lambda: bool(kubectl("get", "serviceaccount", "default")))
+
+
+def _forget_containers() -> None:
+    """Forget what an earlier node ran; its images stay."""
+    if left := ctr("containers", "ls", "--quiet").split():
+        ctr("containers", "rm", *left)
 
 
 def _containerd_answers() -> bool:
@@ -246,13 +257,15 @@ def _argv(pid: int) -> list[str]:
         return []
 
 
-def _refuse_without_needs() -> None:
+def missing() -> str | None:
+    """Return what keeps this machine from having the node, in one line; None when nothing does."""
     if os.geteuid() != 0:
-        raise ClusterError("test cluster: needs root; or give KUBECONFIG to use a cluster that is there")
-    if missing := [command for command in COMMANDS if shutil.which(command) is None]:
-        raise ClusterError(f"test cluster: missing {', '.join(missing)}: install iproute2, iptables and util-linux")
+        return "test cluster: needs root; or give KUBECONFIG to use a cluster that is there"
+    if lacking := [command for command in COMMANDS if shutil.which(command) is None]:
+        return f"test cluster: missing {', '.join(lacking)}: install iproute2, iptables and util-linux"
     if hidden := [folder for folder in HIDDEN if cache().is_relative_to(folder)]:
-        raise ClusterError(f"test cluster: {cache()} is under {hidden[0]}: set DRILL_CLUSTER_CACHE to another place")
+        return f"test cluster: {cache()} is under {hidden[0]}: set DRILL_CLUSTER_CACHE to another place"
+    return build.missing()
 
 
 def _refuse_taken_addresses() -> None:
@@ -270,11 +283,16 @@ def _refuse_taken_addresses() -> None:
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
     cache().mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     with (cache() / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ClusterError("test cluster: another up or down is at work: wait for it") from None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ClusterError("test cluster: another up or down is at work and does not end") from None
+                time.sleep(POLL_S)
         yield
 
 

@@ -1,0 +1,71 @@
+"""Tests on a real Kubernetes, by `make test-cluster` only: on the cluster of KUBECONFIG, else on a node of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import node
+from tests.cluster.cache import TREE
+from tests.cluster.kube import Namespace
+
+collect_ignore_glob = [] if os.environ.get("DRILL_TEST_CLUSTER") == "1" else ["test_*.py"]
+#: Kept now: each test runs without it.
+GIVEN = os.environ.get("KUBECONFIG")
+UP_TIMEOUT_S, DOWN_TIMEOUT_S = 3600.0, 120.0
+ALONE = "test_leaves_nothing.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here; first comes what needs the machine without a node."""
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    for item in here:
+        item.add_marker(pytest.mark.cluster)
+    items.sort(key=lambda item: item.path.name != ALONE)
+
+
+def run_node(verb: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run `python -m tests.cluster.node VERB`."""
+    command = [sys.executable, "-m", "tests.cluster.node", verb]
+    return subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Path]:
+    """Return the kubeconfig of the cluster; a node that was not up is brought up, and taken down at the end."""
+    if GIVEN:
+        yield Path(GIVEN)
+        return
+    if reason := node.missing():
+        pytest.skip(reason)
+    was_up = node.is_up()
+    up = run_node("up", UP_TIMEOUT_S)
+    assert up.returncode == 0, up.stderr
+    yield node.kubeconfig()
+    # Other workers may still be at it: then whoever started them takes it down.
+    if not was_up and "PYTEST_XDIST_WORKER" not in os.environ:
+        down = run_node("down", DOWN_TIMEOUT_S)
+        assert down.returncode == 0, down.stderr
+
+
+@pytest.fixture
+def own_node(cluster: Path) -> Path:
+    """Return the kubeconfig of our own node, whose components `tests.cluster.node` can stop and start."""
+    if GIVEN:
+        pytest.skip("needs the node of `make cluster-up`, and KUBECONFIG names another cluster")
+    return cluster
+
+
+@pytest.fixture
+def namespace(cluster: Path) -> Iterator[Namespace]:
+    """Return a namespace of the test's own; it is gone when the next test begins."""
+    made = Namespace.make(cluster)
+    try:
+        yield made
+    finally:
+        made.delete()
