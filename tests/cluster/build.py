@@ -17,7 +17,8 @@ from tests.cluster.cache import HERE, ClusterError, begin, cache, digest, finish
 
 GO_TIMEOUT_S = 3600.0
 GO = re.compile(r"go1\.26(\.|$)")
-NO_GO = "test cluster: needs Go 1.26: put its `go` on the PATH (any Go from 1.21 on can fetch it: GOTOOLCHAIN=go1.26.0)"
+FETCHED = "go1.26.0"
+NO_GO = "test cluster: needs Go 1.26, or a Go from 1.21 on and a module proxy that has it: put `go` on the PATH"
 PACKAGES = ("containerd", "containernetworking-plugins", "etcd-server", "runc")
 #: Where a program says which version it is; built as a module it would say v0.0.0.
 VERSION_VARIABLES = ("k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion")
@@ -91,21 +92,23 @@ def _build_programs() -> None:
 
 
 def _go_environment() -> dict[str, str]:
-    """Return go's environment, with its caches beside the programs (ClusterError without Go 1.26).
+    """Return the environment for a Go 1.26, with its caches beside the programs (ClusterError without one).
 
     With Go 1.27 the API server publishes no schema, and says that it is ready.
     """
-    environment = {"GOTOOLCHAIN": "local", **os.environ}
-    environment |= {"CGO_ENABLED": "0", "GOFLAGS": "-modcacherw"}
-    environment |= {"GOCACHE": str(cache() / "go-build"), "GOMODCACHE": str(cache() / "go-mod")}
     if shutil.which("go") is None:
         raise ClusterError(NO_GO)
-    ask = ["go", "env", "GOVERSION"]
-    asked = subprocess.run(ask, cwd=HERE, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    if asked.returncode or not GO.match(asked.stdout.strip()):
-        said = asked.stdout.strip() or asked.stderr.strip().splitlines()[-1]
-        raise ClusterError(f"{NO_GO}; the one there says: {said}")
-    return environment
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-modcacherw"}
+    environment |= {"GOCACHE": str(cache() / "go-build"), "GOMODCACHE": str(cache() / "go-mod")}
+    said = ""
+    for toolchain in ("local", FETCHED):  # another Go fetches the right one as a module
+        environment["GOTOOLCHAIN"] = toolchain
+        ask = ["go", "env", "GOVERSION"]
+        asked = subprocess.run(ask, cwd=HERE, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        if asked.returncode == 0 and GO.match(asked.stdout.strip()):
+            return environment
+        said = (asked.stderr or asked.stdout).strip().splitlines()[-1]
+    raise ClusterError(f"{NO_GO}; the one there says: {said}")
 
 
 def _unpack_packages() -> None:

@@ -43,14 +43,10 @@ def cluster() -> Iterator[Path]:
         return
     if reason := node.missing():
         pytest.skip(reason)
-    was_up = node.is_up()
-    up = run_node("up", UP_TIMEOUT_S)
-    assert up.returncode == 0, up.stderr
-    yield node.kubeconfig()
-    # Other workers may still be at it: then whoever started them takes it down.
-    if not was_up and "PYTEST_XDIST_WORKER" not in os.environ:
-        down = run_node("down", DOWN_TIMEOUT_S)
-        assert down.returncode == 0, down.stderr
+    with node.in_use():
+        up = run_node("borrow", UP_TIMEOUT_S)
+        assert up.returncode == 0, up.stderr
+        yield node.kubeconfig()
 
 
 @pytest.fixture

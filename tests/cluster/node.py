@@ -17,11 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from tests.cluster import build, cgroups, images, layout, pki
 from tests.cluster.cache import TREE, ClusterError, cache, digest
 
-START_TIMEOUT_S, IMPORT_TIMEOUT_S, LOCK_TIMEOUT_S = 120.0, 300.0, 300.0
+START_TIMEOUT_S, IMPORT_TIMEOUT_S, LOCK_TIMEOUT_S = 120.0, 300.0, 3600.0
 LINK_GONE_TIMEOUT_S, COMMAND_TIMEOUT_S = 10.0, 30.0
 POLL_S = 0.1
 COMMANDS = ("ip", "iptables", "mount", "nsenter")
@@ -120,8 +121,8 @@ def up() -> bool:
     """Bring the node up; False when it was up already (ClusterError where it cannot be)."""
     if reason := missing():
         raise ClusterError(reason)
-    _build()
     with _locked():
+        _build()
         if is_up():
             load_images()
             return False
@@ -135,12 +136,40 @@ def up() -> bool:
     return True
 
 
+def borrow() -> None:
+    """Bring the node up for tests: who is the last to `give_back` takes it down, unless `up` was asked for as well."""
+    if up():
+        _borrowed().touch()
+
+
+@contextlib.contextmanager
+def in_use() -> Iterator[None]:
+    """Keep the node from being taken down by others that give it back."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / "users").open("w") as users:
+        _flock(users, fcntl.LOCK_SH)
+        yield
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _borrowed().exists():
+                down()
+
+
 def down() -> None:
     """End the node, or what is left of one; nothing of it stays on the machine (ClusterError when something does)."""
     if os.geteuid() != 0:
         raise ClusterError("test cluster: needs root")
     with _locked():
         _clear()
+
+
+def _build() -> None:
+    build.build()
+    images.images()
+
+
+def _borrowed() -> Path:
+    return run_folder() / "borrowed"
 
 
 def _begin() -> subprocess.Popen[bytes]:
@@ -283,27 +312,34 @@ def _refuse_taken_addresses() -> None:
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
     cache().mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
     with (cache() / "lock").open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ClusterError("test cluster: another up or down is at work and does not end") from None
-                time.sleep(POLL_S)
+        _flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _build() -> None:
-    build.build()
-    images.images()
+def _flock(file: IO[str], kind: int) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"test cluster: another up or down holds {file.name} and does not end") from None
+            time.sleep(POLL_S)
+
+
+def _locked_do(work: Callable[[], None]) -> Callable[[], None]:
+    def do() -> None:
+        with _locked():
+            work()
+
+    return do
 
 
 def _up() -> None:
     began = time.monotonic()
     said = f"up in {time.monotonic() - began:.1f} s" if up() else "is up already"
+    _borrowed().unlink(missing_ok=True)  # it is wanted beyond the tests
     print(f"test cluster: Kubernetes {build.version()} {said}", file=sys.stderr)
     print(f"export KUBECONFIG={kubeconfig()}")
 
@@ -321,7 +357,14 @@ def _status() -> None:
 
 def main() -> int:
     """Do what the word says; 0, or 1 with one line."""
-    verbs = {"build": _build, "up": _up, "load": load_images, "down": _down, "status": _status}
+    verbs = {
+        "build": _locked_do(_build),
+        "up": _up,
+        "borrow": borrow,
+        "load": _locked_do(load_images),
+        "down": _down,
+        "status": _status,
+    }
     verb = verbs.get(sys.argv[1]) if len(sys.argv) == 2 else None
     if verb is None:
         print(f"usage: python -m tests.cluster.node {' | '.join(verbs)}", file=sys.stderr)
