@@ -1,6 +1,6 @@
 """The node's programs: Kubernetes from pinned Go modules, the rest from Debian packages; made once, kept in the cache.
 
-`python -m tests.cluster.build` makes what is missing. The first time takes minutes: two cores need about fifteen.
+`python -m tests.cluster.node build` makes what is missing; on two cores that takes about fifteen minutes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.cluster import debian
@@ -120,17 +119,3 @@ def _unpack_packages() -> None:
     debian.update()
     debian.unpack(PACKAGES, packages(), closure=False)
     finish(packages(), stamp)
-
-
-def main() -> int:
-    """Make what is missing; 0, or 1 with one line."""
-    try:
-        build()
-    except ClusterError as e:
-        print(e, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
+LOCK_TIMEOUT_S, POLL_S = 3600.0, 0.1  # a first build takes long
 
 
 class ClusterError(Exception):
@@ -46,3 +51,24 @@ def begin(folder: Path) -> None:
 def finish(folder: Path, stamp: str) -> None:
     """Say that the folder is finished."""
     (folder / ".stamp").write_text(stamp)
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """Be the only one who changes the cache or the node (ClusterError when somebody else does not end)."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / "lock").open("w") as file:
+        lock(file, fcntl.LOCK_EX)
+        yield
+
+
+def lock(file: IO[str], kind: int) -> None:
+    """Take a lock (fcntl.LOCK_SH or LOCK_EX) on an open file, waiting for whoever has it."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"test cluster: another up or down holds {file.name} and does not end") from None
+            time.sleep(POLL_S)

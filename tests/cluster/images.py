@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.cluster import build, layout, rootfs
-from tests.cluster.cache import TREE, ClusterError, begin, cache, digest, finish, made
+from tests.cluster.cache import TREE, ClusterError, begin, cache, digest, finish, locked, made
 
 DRILLS, MONITORING, PAUSE = "drills.test/drills:dev", "drills.test/monitoring:dev", layout.PAUSE_IMAGE
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -175,10 +175,11 @@ def _add_file(tar: tarfile.TarFile, name: str, layer: Layer) -> None:
 def main() -> int:
     """Make the images, and write them where a file is named; 0, or 1 with one line."""
     try:
-        found = images()
-        for name in sys.argv[1:2]:
-            with Path(name).open("wb") as out:
-                write(found, out)
+        with locked():
+            found = images()
+            for name in sys.argv[1:2]:
+                with Path(name).open("wb") as out:
+                    write(found, out)
     except (ClusterError, OSError) as e:
         print(e, file=sys.stderr)
         return 1

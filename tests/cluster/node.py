@@ -17,12 +17,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 from tests.cluster import build, cgroups, images, layout, pki
-from tests.cluster.cache import TREE, ClusterError, cache, digest
+from tests.cluster.cache import TREE, ClusterError, cache, digest, lock, locked
 
-START_TIMEOUT_S, IMPORT_TIMEOUT_S, LOCK_TIMEOUT_S = 120.0, 300.0, 3600.0
+START_TIMEOUT_S, IMPORT_TIMEOUT_S = 120.0, 300.0
 LINK_GONE_TIMEOUT_S, COMMAND_TIMEOUT_S = 10.0, 30.0
 POLL_S = 0.1
 COMMANDS = ("ip", "iptables", "mount", "nsenter")
@@ -121,7 +120,7 @@ def up() -> bool:
     """Bring the node up; False when it was up already (ClusterError where it cannot be)."""
     if reason := missing():
         raise ClusterError(reason)
-    with _locked():
+    with locked():
         _build()
         if is_up():
             load_images()
@@ -147,7 +146,7 @@ def in_use() -> Iterator[None]:
     """Keep the node from being taken down by others that give it back."""
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / "users").open("w") as users:
-        _flock(users, fcntl.LOCK_SH)
+        lock(users, fcntl.LOCK_SH)
         yield
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,11 +154,24 @@ def in_use() -> Iterator[None]:
                 down()
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[bool]:
+    """Keep others from borrowing the node meanwhile; False where somebody has it."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / "users").open("w") as users:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield not is_up()
+
+
 def down() -> None:
     """End the node, or what is left of one; nothing of it stays on the machine (ClusterError when something does)."""
     if os.geteuid() != 0:
         raise ClusterError("test cluster: needs root")
-    with _locked():
+    with locked():
         _clear()
 
 
@@ -309,28 +321,9 @@ def _refuse_taken_addresses() -> None:
             raise ClusterError(f"test cluster: the machine has a route to {route['dst']} ({route['dev']}): remove it")
 
 
-@contextlib.contextmanager
-def _locked() -> Iterator[None]:
-    cache().mkdir(parents=True, exist_ok=True)
-    with (cache() / "lock").open("w") as file:
-        _flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _flock(file: IO[str], kind: int) -> None:
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            return fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ClusterError(f"test cluster: another up or down holds {file.name} and does not end") from None
-            time.sleep(POLL_S)
-
-
 def _locked_do(work: Callable[[], None]) -> Callable[[], None]:
     def do() -> None:
-        with _locked():
+        with locked():
             work()
 
     return do

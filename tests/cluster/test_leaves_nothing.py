@@ -22,15 +22,22 @@ STEP_TIMEOUT_S, POLL_S = 120.0, 0.02
 SETTLE_S = 10.0  # what others on the machine begin and end meanwhile
 
 
-@pytest.fixture(autouse=True)
-def machine_as_it_was() -> Iterator[None]:
-    """Compare the machine before and after; the test's own end takes the node down."""
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """Have the machine without a node, and nobody who would bring one up meanwhile."""
     if GIVEN:
         pytest.skip("is about the node of `make cluster-up`, and KUBECONFIG names another cluster")
     if reason := node.missing():
         pytest.skip(reason)
-    if node.is_up():
-        pytest.skip("a node is up, and this would take it down: make cluster-down")
+    with node.alone() as nobody_else:
+        if not nobody_else:
+            pytest.skip("a node is up, and this would take it down: make cluster-down")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def machine_as_it_was() -> Iterator[None]:
+    """Compare the machine before and after; the test's own end takes the node down."""
     down()
     before = machine.snapshot()
     yield
