@@ -9,7 +9,7 @@ from typing import Any
 from drills import model, victims, windows
 from drills.clock import Clock
 from drills.errors import DrillError
-from drills.model import Embedded, Fault, Json, Replica, Target
+from drills.model import Embedded, Fault, HasRights, Json, Replica, Target
 from drills.probes import completion, http
 from drills.probes.alerts import is_page
 from drills.probes.http import ProbeError
@@ -30,6 +30,8 @@ def refusals(plan: Json, target: Target, replicas: Sequence[Replica], faults: Se
         for need in sorted(fault.needs())
         if not isinstance(target, getattr(model, need))
     ]
+    if isinstance(target, HasRights):
+        found += target.rights_refusals(faults)
     limits = plan["target"]["limits"]
     if closed := windows.refusal(datetime.now(UTC), limits["windows"], limits["freeze"]):
         found.append(closed)

@@ -220,6 +220,14 @@ class CanEvict(Protocol):
 
 
 @runtime_checkable
+class HasRights(Protocol):
+    """What may be done there is for somebody to grant."""
+
+    def rights_refusals(self, faults: Sequence[Fault]) -> list[str]:
+        """Return what these faults need and we may not do, a sentence each. Reads only."""
+
+
+@runtime_checkable
 class HasHttp(Protocol):
     """Its replicas are reached in a way of its own, not by a plain connection."""
 

@@ -40,6 +40,7 @@ from drills.model import Json
 PAGE: Final = 250
 POOL: Final = 32  # connections kept; every probe has a thread of its own
 LIST_RESTARTS: Final = 3
+REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
 BODY_MAX: Final = 64 << 20  # bytes; a page of 250 pods is a twentieth of it
 READ_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
 BACKOFF_S: Final = (0.25, 0.5, 1.0, 2.0)
@@ -197,6 +198,16 @@ class Api:
         if event.get("type") == "ERROR":
             raise self._refusal(what, _Answer(int(said.get("code") or 500), None, said))
         return event
+
+    def may(self, right: Right, namespace: str) -> bool:
+        """Return whether our credentials grant a right in that namespace. Asks for no right itself, changes nothing."""
+        verb, group, resource = right
+        plural, _, sub = resource.partition("/")
+        wanted = {"namespace": namespace, "verb": verb, "group": group, "resource": plural, "subresource": sub}
+        body: Json = {"apiVersion": REVIEWS.group + "/v1", "kind": "SelfSubjectAccessReview"}
+        body["spec"] = {"resourceAttributes": wanted}
+        request = _Request("POST", REVIEWS.path(None), f"review of {verb} {resource}", body=body, again=True)
+        return bool((self._call(request).data.get("status") or {}).get("allowed"))
 
     # ---- writing ---------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -13,12 +13,12 @@ import urllib3
 from drills.access import kubeconfig
 from drills.access.kubernetes import Api
 from drills.access.kubetypes import PODS, REPLICASETS, STATEFULSETS, ClusterError
-from drills.cluster import pods
+from drills.cluster import pods, rights
 from drills.cluster.changes import Changes
 from drills.cluster.pods import POD, Owner, Pod, Slots
 from drills.custody import Custody
 from drills.errors import Refused, UsageError
-from drills.model import Host, Json, Replica
+from drills.model import Fault, Host, Json, Replica
 from drills.probes import http
 from drills.target import TargetSpec
 
@@ -143,6 +143,10 @@ class KubernetesTarget:
                 return error.message
             raise self._lost(replica, error) from None
         return None
+
+    def rights_refusals(self, faults: Sequence[Fault]) -> list[str]:
+        """Return what these faults need and our credentials do not allow."""
+        return rights.refusals(self.api, self.where.namespace, faults, proxy=not self.direct)
 
     def replica_events(self, after: int) -> list[Json]:
         """Return what happened to the pods after event number `after`."""

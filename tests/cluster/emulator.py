@@ -1,135 +1,100 @@
-"""Emulated engines as a Deployment behind a Service, in a namespace of their own; made and removed through the API."""
+"""Emulated replicas in a namespace of their own, as the tests of drills use them."""
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from drills.access.kubernetes import Api
-from drills.access.kubetypes import PODS, ClusterError, Resource
-from tests.cluster import images
+from kubernetes.client import CoordinationV1Api, PolicyV1Api, RbacAuthorizationV1Api
+from ruamel.yaml import YAML
 
-Json = dict[str, Any]
-NAMESPACES = Resource("", "v1", "namespaces")
-SERVICES = Resource("", "v1", "services")
-ACCOUNTS = Resource("", "v1", "serviceaccounts")
-DEPLOYMENTS = Resource("apps", "v1", "deployments")
-BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
-ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles")
-BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings")
-LABELS = {"app": "vllm"}
-PORT = 8000
-READY_TIMEOUT_S, GONE_TIMEOUT_S = 240.0, 120.0
+from drills.model import Json
+from tests.cluster.kube import MANIFESTS, REQUEST_TIMEOUT_S, Namespace
+
+SELECTOR = "app=vllm"
+REPLICAS = 3
+READY_TIMEOUT_S = 240.0
+OURS = "drill"  # begins the name of every object of a drill
 
 
-class Service:
-    """Three engines in a namespace that nobody else uses."""
+class Emulator:
+    """Three replicas behind a Service."""
 
-    def __init__(self, api: Api, replicas: int = 3) -> None:
-        self.api, self.replicas = api, replicas
-        self.namespace = f"drill-test-{secrets.token_hex(3)}"
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
 
     def create(self) -> None:
-        """Create everything and wait until all engines are ready."""
-        self.api.create(NAMESPACES, "", {"metadata": {"name": self.namespace}})
-        until("the default ServiceAccount", lambda: self.api.find(ACCOUNTS, self.namespace, "default"), 60.0)
-        self.api.create(DEPLOYMENTS, self.namespace, deployment(self.replicas))
-        spec = {"selector": LABELS, "ports": [{"port": PORT}]}
-        self.api.create(SERVICES, self.namespace, {"metadata": {"name": "vllm"}, "spec": spec})
+        """Create them and wait until they are Ready."""
+        self.namespace.create(MANIFESTS / "emulator.yaml")
         self.until_ready()
 
-    def remove(self) -> None:
-        """Remove the namespace with everything in it, and wait until it is gone."""
-        self.api.delete(NAMESPACES, "", self.namespace, {"gracePeriodSeconds": 0})
-        until("the namespace is gone", lambda: self.api.find(NAMESPACES, None, self.namespace) is None, GONE_TIMEOUT_S)
+    def until_ready(self) -> None:
+        """Wait until all of them are Ready and nobody is on the way out."""
+        self.namespace.wait("three Ready replicas", self._all_ready, READY_TIMEOUT_S)
+
+    def _all_ready(self) -> bool:
+        return len(self.namespace.ready_pods(SELECTOR)) == len(self.namespace.pods(SELECTOR)) == REPLICAS
 
     @property
     def url(self) -> str:
         """Where users send requests."""
-        address = self.api.get(SERVICES, self.namespace, "vllm")["spec"]["clusterIP"]
-        return f"http://{address}:{PORT}/v1"
-
-    def pods(self) -> list[Json]:
-        """Return its pods."""
-        found, _ = self.api.list_all(PODS, self.namespace, labels="app=vllm", keep=lambda pod: pod)
-        return found
+        service = self.namespace.core.read_namespaced_service("vllm", self.namespace.name)
+        return f"http://{service.spec.cluster_ip}/v1"
 
     def uids(self) -> set[str]:
-        """Return the UIDs of its pods that are not ending."""
-        return {p["metadata"]["uid"] for p in self.pods() if "deletionTimestamp" not in p["metadata"]}
-
-    def until_ready(self) -> None:
-        """Wait until all engines are ready, and nobody is leaving."""
-        until(
-            "all engines are ready", lambda: [ready(p) for p in self.pods()] == [True] * self.replicas, READY_TIMEOUT_S
-        )
+        """Return the UIDs of those that stay."""
+        found = self.namespace.pods(SELECTOR)
+        return {str(pod.metadata.uid) for pod in found if pod.metadata.deletion_timestamp is None}
 
     def budget(self, minimum: int) -> None:
         """Create a disruption budget, and wait until the controller has counted for it."""
-        spec = {"minAvailable": minimum, "selector": {"matchLabels": LABELS}}
-        self.api.create(BUDGETS, self.namespace, {"metadata": {"name": "vllm"}, "spec": spec})
+        body: Json = {"metadata": {"name": "vllm"}}
+        body["spec"] = {"minAvailable": minimum, "selector": {"matchLabels": {"app": "vllm"}}}
+        self._policy.create_namespaced_pod_disruption_budget(self.namespace.name, body)
+        self.namespace.wait("the budget to be counted", self._counted)
 
-        def counted() -> bool:
-            status = self.api.get(BUDGETS, self.namespace, "vllm").get("status") or {}
-            return int(status.get("currentHealthy") or 0) == self.replicas
-
-        until("the budget is counted", counted, 60.0)
+    def _counted(self) -> bool:
+        found = self._policy.read_namespaced_pod_disruption_budget("vllm", self.namespace.name)
+        return found.status is not None and found.status.current_healthy == REPLICAS
 
     def unbudget(self) -> None:
         """Remove the disruption budget."""
-        self.api.delete(BUDGETS, self.namespace, "vllm")
+        self._policy.delete_namespaced_pod_disruption_budget("vllm", self.namespace.name)
 
     def left(self) -> list[str]:
-        """Return what a drill may leave nowhere: Leases, ConfigMaps of its own."""
-        found = []
-        for plural, group, version in (("leases", "coordination.k8s.io", "v1"), ("configmaps", "", "v1")):
-            names, _ = self.api.list_all(
-                Resource(group, version, plural), self.namespace, keep=lambda item: str(item["metadata"]["name"])
-            )
-            found += [f"{plural}/{name}" for name in names if name.startswith("drill")]
-        return found
+        """Return what drills have left in the namespace."""
+        core, name = self.namespace.core, self.namespace.name
+        found = {
+            "lease": CoordinationV1Api(self.namespace.api).list_namespaced_lease(name),
+            "configmap": core.list_namespaced_config_map(name),
+            "pod": core.list_namespaced_pod(name),
+        }
+        named = [(kind, str(one.metadata.name)) for kind, all_ in found.items() for one in all_.items]
+        return [f"{kind} {one}" for kind, one in named if one.startswith(OURS)]
+
+    def token(self, account: str, role: Json | None) -> str:
+        """Return a token of a new service account that has that role."""
+        core, name = self.namespace.core, self.namespace.name
+        core.create_namespaced_service_account(name, {"metadata": {"name": account}})
+        if role is not None:
+            rbac = RbacAuthorizationV1Api(self.namespace.api)
+            rbac.create_namespaced_role(name, role)
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role["metadata"]["name"]}
+            subject = {"kind": "ServiceAccount", "name": account, "namespace": name}
+            body = {"metadata": {"name": account}, "roleRef": reference, "subjects": [subject]}
+            rbac.create_namespaced_role_binding(name, body)
+        asked = {"spec": {"expirationSeconds": 3600}}
+        made = core.create_namespaced_service_account_token(account, name, asked, _request_timeout=REQUEST_TIMEOUT_S)
+        return str(made.status.token)
+
+    @property
+    def _policy(self) -> Any:
+        return PolicyV1Api(self.namespace.api)
 
 
-def deployment(replicas: int) -> Json:
-    """Return the Deployment. An engine that dies is replaced as a real one would be; its start takes a moment."""
-    command = ["python3", "-m", "drills.lab.engine.server", "--host=0.0.0.0", f"--port={PORT}", "--model=lab-chat"]
-    health = {
-        "httpGet": {"path": "/health", "port": PORT},
-        "periodSeconds": 1,
-        "failureThreshold": 3,
-        "timeoutSeconds": 5,
-    }
-    container = {
-        "name": "engine",
-        "image": images.DRILLS,
-        "imagePullPolicy": "Never",
-        "command": [*command, "--name=engine", "--startup-s=3"],
-        "ports": [{"containerPort": PORT}],
-        "readinessProbe": health,
-    }
-    pod = {"metadata": {"labels": LABELS}, "spec": {"containers": [container], "terminationGracePeriodSeconds": 10}}
-    spec = {"replicas": replicas, "selector": {"matchLabels": LABELS}, "template": pod}
-    return {"metadata": {"name": "vllm"}, "spec": spec}
-
-
-def ready(pod: Json) -> bool:
-    """Whether a pod is ready and not ending."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    good = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-    return good and "deletionTimestamp" not in pod["metadata"]
-
-
-def until(what: str, holds: Callable[[], object], within_s: float) -> None:
-    """Wait until something holds; an API server that is away for a moment is asked again."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            if holds():
-                return
-            why = "it never held"
-        except ClusterError as error:
-            why = str(error)
-        assert time.monotonic() < deadline, f"waited in vain until {what}: {why}"
-        time.sleep(0.2)
+def with_token(kubeconfig: Path, token: str) -> Json:
+    """Return that kubeconfig with a token in place of all credentials."""
+    content: Json = YAML(typ="safe").load(kubeconfig.read_text())
+    for user in content["users"]:
+        user["user"] = {"token": token}
+    return content

@@ -32,6 +32,7 @@ class Store:
         self.on_delete: Callable[[Json], object] = lambda _: None
         self.answer: Callable[[str], tuple[int, Json]] = lambda _: (200, {})  # of a pod behind the proxy
         self.forbidden: set[tuple[str, str]] = set()  # (method, plural)
+        self.denied: set[tuple[str, str]] = set()  # (verb, resource), in a review of access
         self.ended = False
 
     def put(self, plural: str, item: Json, *, change: str = "ADDED") -> Json:
@@ -101,6 +102,10 @@ class _Handler(BaseHTTPRequestHandler):
             if "/proxy" in url.path:
                 return self._send(*store.answer(url.path))
             plural, namespace, name, sub = place(url.path)
+            if plural == "selfsubjectaccessreviews":
+                asked = body["spec"]["resourceAttributes"]
+                sort = asked["resource"] + (f"/{asked['subresource']}" if asked["subresource"] else "")
+                return self._send(201, {"status": {"allowed": (asked["verb"], sort) not in store.denied}})
             if (self.command, plural) in store.forbidden:
                 raise _No(403, "Forbidden", f'{plural} is forbidden: User "drill" cannot {self.command.lower()} them')
             if query.get("watch"):

@@ -16,7 +16,7 @@ from drills.cluster import rbac
 from drills.cluster.target import KubernetesTarget
 from drills.custody import Lock
 from drills.faults.pod_kill import PodKill
-from drills.model import Context
+from drills.model import Context, HasRights
 from drills.options import Options
 from drills.target import load_target
 from tests.contract.kube_api import Store, deployment, pod, serving
@@ -88,6 +88,27 @@ def test_no_right_reaches_beyond_the_namespace_or_to_secrets() -> None:
     everything = rbac.needed(rbac.FAULTS, proxy=True)
     assert not {resource for _, _, resource in everything} & {"secrets", "nodes", "namespaces", "pods/exec"}
     assert not any("*" in part for right in everything for part in right)
+
+
+@pytest.mark.parametrize(
+    ("how", "denied", "says"),
+    [
+        ("delete", {("delete", "pods")}, "delete pods"),
+        ("evict", {("create", "pods/eviction"), ("watch", "pods")}, "create pods/eviction, watch pods"),
+        ("evict", {("delete", "pods")}, None),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_touched(
+    store: Store, tmp_path: Path, how: str, denied: set[tuple[str, str]], says: str | None
+) -> None:
+    (tmp_path / "drill.yaml").write_text(DECLARED)
+    store.denied = denied
+    fault = PodKill(PodKill.Params.model_validate({"how": how}), "kubernetes")
+    with opening.open_target(load_target("prod", tmp_path / "drill.yaml"), Options(), lambda _: None) as target:
+        assert isinstance(target, HasRights)
+        found = target.rights_refusals([fault])
+    assert found == ([f"cluster test: not allowed in llm: {says}; docs/kubernetes.md has the role that drills need"]
+                     if says else [])  # fmt: skip
 
 
 def test_a_fault_that_is_not_known_has_no_role() -> None:
