@@ -148,3 +148,28 @@ def test_the_nodes_cgroups_are_below_ours() -> None:
     assert found
     if not cgroups.version_2_only(found):
         assert [path.parent for path in cgroups.planned("drills-x", found)] == [h.here for h in found]
+
+
+def test_what_is_left_is_seen(tmp_path: Path) -> None:
+    """The comparison finds one of each kind, so that finding none means something.
+
+    Rules are left out: the first rule makes a table that iptables cannot remove. They are seen in the node above.
+    """
+    before = machine.snapshot()
+    cgroup = cgroups.planned("drills-left", cgroups.hierarchies())[0]
+    left = [
+        (["ip", "link", "add", "drills-left", "type", "veth"], ["ip", "link", "delete", "drills-left"]),
+        (["mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], ["umount", str(tmp_path)]),
+        (["mkdir", str(cgroup)], ["rmdir", str(cgroup)]),
+        (["mkdir", "/run/drills-left"], ["rmdir", "/run/drills-left"]),
+    ]
+    done = []
+    try:
+        for leave, remove in left:
+            subprocess.run(leave, check=True, timeout=20)
+            done.append(remove)
+        came = {kind for kind, lines in machine.difference(before, machine.snapshot()).items() if lines["came"]}
+    finally:
+        for remove in reversed(done):
+            subprocess.run(remove, check=True, timeout=20)
+    assert came >= {"links", "mounts", "cgroups", "files"}
