@@ -130,6 +130,7 @@ class Host(Protocol):
     """A machine on which commands run and files land. Every call has a deadline of its own."""
 
     name: str
+    python: str  # a Python there that knows this package
 
     def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
         """Run a command to its end; a timeout is a result (`timed_out`), not an exception."""
@@ -255,6 +256,17 @@ class HasEvents(Protocol):
 
 
 @runtime_checkable
+class NodeAccess(Protocol):
+    """The processes of replicas can be seen, and signalled, where they run."""
+
+    def reach(self, replicas: Sequence[Replica]) -> list[Replica]:
+        """Make their machines ready for what is to be done there; returns the replicas with their processes.
+
+        Called before anything is touched, within its own deadline. Raises Refused.
+        """
+
+
+@runtime_checkable
 class HasGpus(Protocol):
     """Replicas hold GPUs and `nvidia-smi` is there to reset them."""
 
@@ -278,7 +290,7 @@ class HasNetwork(Protocol):
     """Replicas have a network that rules can shape without harm to anybody else."""
 
     def network(self, replica: Replica) -> Json | None:
-        """Return where to shape what reaches the replica, None when that cannot be done at this target.
+        """Return where to shape what reaches the replica, None when this target has no such network (else Refused).
 
         {"netns": {pid, start, inode}, or None for the host's own; "port": on which the router reaches it;
         "peers": {name: [IPv4 addresses]}, the router among them; "management": [addresses that no rule may hit];

@@ -223,6 +223,8 @@ def _planned(experiment: Experiment, target: TargetSpec, item: Item, seed: int) 
         raise experiment.problem(item.key, str(exc).removeprefix(f"{item.name}: ")) from None
     for need in sorted(fault.needs() - target.abilities()):
         what = f"needs {need}, which the target '{target.name}' of kind {target.kind} does not have"
+        if target.kind == "kubernetes" and need in ("NodeAccess", "HasNetwork"):
+            what += "; name a helper's image in kubernetes.helper"
         raise experiment.problem(item.key, what)
     if target.expected_replicas is None:
         return PlannedFault(item, fault, None)

@@ -206,8 +206,10 @@ class Drill:
         chosen = []
         for number, fault in enumerate(self.s.faults):
             picked = self._pick(number, fault, replicas)
+            if not refusals:
+                picked = victims.reached(self.target, fault, picked)
+                refusals += fault.preflight(self.target, picked)
             chosen.append(picked)
-            refusals += [] if refusals else fault.preflight(self.target, picked)
         if refusals:
             raise Refused("; ".join(refusals))
         pairs = zip(self.s.faults, chosen, strict=True)

@@ -83,6 +83,10 @@ class TargetSpec:
             found.add("CanDelete")
         if self.kind == "kubernetes":
             found.add("CanEvict")
+        if self.kind != "kubernetes":
+            found.add("NodeAccess")
+        if self.kubernetes and self.kubernetes.helper:
+            found |= {"NodeAccess", "HasNetwork"}
         if self.kind == LAB:
             found.add("HasProxies")
         if self.kind == LAB or any(host.gpus for host in self.hosts):

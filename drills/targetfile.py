@@ -117,6 +117,13 @@ class SlaFile(Params):
     errors: Share | None = None
 
 
+class Helper(Params):
+    """The pod that works on a node for a drill: an image with this package, iptables, iproute2 and util-linux."""
+
+    image: Line
+    pull_secret: Line | None = None
+
+
 class Kubernetes(Params):
     """Where the replicas are in a cluster."""
 
@@ -128,6 +135,7 @@ class Kubernetes(Params):
     fallback_selector: Line | None = None
     fallback_port: Port | None = None  # None: as `port`
     reach: Literal["auto", "direct", "proxy"] = "auto"
+    helper: Helper | None = None
 
 
 class GpuHost(Params):
@@ -148,6 +156,7 @@ class Router(Params):
 
     kind: Literal["vllm-router", "other"]
     metrics: Url | None = None
+    selector: Line | None = None  # of its pods, in the namespace of the replicas
 
 
 class CachedHeader(Params):

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 
 from drills.errors import Refused
-from drills.model import Fault, Replica
+from drills.model import Fault, NodeAccess, Replica, Target
 
 
 def choose(
@@ -67,6 +67,13 @@ def all_of_route(replicas: Sequence[Replica], *, allowed: bool, protect: Sequenc
     if protected := [r.name for r in primaries if _protected(r, protect)]:
         raise Refused(f"route: {', '.join(protected)} on it: protected by limits.protect")
     return primaries
+
+
+def reached(target: Target, fault: Fault, picked: Sequence[Replica]) -> list[Replica]:
+    """Return the victims with their processes, where the fault works on their machines. Raises Refused."""
+    if "NodeAccess" in fault.needs() and isinstance(target, NodeAccess):
+        return target.reach(picked)
+    return list(picked)
 
 
 def _protected(replica: Replica, protect: Sequence[str]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -150,7 +149,7 @@ class FileCustody:
         return said
 
     def _ontarget(self, command: str, spec: str, timeout_s: float) -> Json:
-        done = self.host.run([sys.executable, "-m", "drills.access.ontarget", command, spec], timeout_s=timeout_s)
+        done = self.host.run([self.host.python, "-m", "drills.access.ontarget", command, spec], timeout_s=timeout_s)
         try:
             answer: Json = json.loads(done.out)
             return answer

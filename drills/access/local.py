@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal as signals
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ class LocalHost:
     """Commands, files and signals on this machine."""
 
     name = "local"
+    python = sys.executable
 
     def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
         """Run a command in a session of its own, so that a timeout ends its children too."""

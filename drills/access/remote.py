@@ -28,7 +28,7 @@ Carry = Callable[[Sequence[str], str, float], Completed]
 
 
 class RemoteHost:
-    """Implements Host over a carrier. Every call raises Unreachable when the machine does not answer, Refused when it cannot."""
+    """Implements Host over a carrier. A call raises Unreachable when there is no answer, Refused when it is no."""
 
     def __init__(self, name: str, carry: Carry, *, python: str = "python3") -> None:
         self.name, self.python, self._carry = name, python, carry

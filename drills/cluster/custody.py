@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from drills import lock as locks
 from drills.access.kubernetes import Api
+from drills.access.kubetypes import ClusterError
 from drills.clock import Clock
+from drills.cluster import helpers
 from drills.cluster.lease import LeaseLock, name_of
-from drills.cluster.receipts import ReceiptMaps
+from drills.cluster.nodework import NodeWork
+from drills.cluster.receipts import LOCK, MANAGED, ReceiptMaps
 from drills.custody import Lock, Outstanding
-from drills.errors import Refused
+from drills.errors import Refused, Unreachable
 from drills.model import Json, Receipt, Restored
-from drills.receipts import manual
+from drills.targetfile import Helper as HelperFile
+
+#: How long helpers live that a recovery has to make.
+RECOVERY_S = 900.0
 
 
 class ClusterCustody:
-    """Implements `Custody` for faults that leave nothing to undo; others need a timer on the node."""
+    """Implements `Custody`. A fault that leaves something to undo has its timers in helper pods on the nodes.
 
-    def __init__(self, api: Api, namespace: str, selector: str, target: str) -> None:
+    `run` is whose helpers are meant now: those of the run that took the lock, or whose receipt is undone.
+    """
+
+    def __init__(self, api: Api, namespace: str, selector: str, target: str, helper: HelperFile | None = None) -> None:
         lease = name_of(selector)
-        self.target = target
+        self.target, self.run = target, ""
+        self._api, self._namespace, self._helper = api, namespace, helper
+        self._labels = {LOCK: lease, **MANAGED}
+        self._lives_s = RECOVERY_S
+        self.nodes = NodeWork(self._helpers_of, target)
         self.lock = LeaseLock(api, namespace, lease, target)
         self.receipts = ReceiptMaps(api, namespace, lease)
 
@@ -32,34 +46,54 @@ class ClusterCustody:
         """Take the lock. Refused when it is held or when an earlier run is not put back."""
         locks.refuse_leftovers(self.target, self.outstanding())
         self.lock.take(lock, clock)
+        self.run, self._lives_s = lock.run, lock.expires_wall - lock.taken_wall
 
     def renew(self, lock: Lock, clock: Clock) -> None:
         """Say that the driver lives (LockLost)."""
         self.lock.renew(lock, clock)
 
     def release(self, run: str) -> None:
-        """Let the lock go if that run holds it."""
+        """End the run's helpers, then let the lock go if that run holds it."""
+        if self._helper is not None:
+            self.nodes.end(run)
         self.lock.release(run)
 
     def outstanding(self) -> list[Outstanding]:
         """Return the receipts in the namespace, oldest first."""
-        return [Outstanding(receipt, {}) for receipt in self.receipts.all()]
+        return [Outstanding(receipt, self._timer(receipt)) for receipt in self.receipts.all()]
+
+    def _timer(self, receipt: Receipt) -> Json:
+        """Return what its timer says. Where that cannot be asked nobody knows, which is no reason to stop a run."""
+        if not (receipt.undo or receipt.holds):
+            return {}
+        try:
+            return self.nodes.timer(receipt)
+        except Unreachable:
+            raise
+        except Refused:
+            return {"state": "dead"}
 
     def arm(self, receipt: Receipt) -> Json:
-        """Lay the receipt down; there is no timer where there is nothing to undo."""
-        if receipt.undo or receipt.holds:
-            raise Refused(f"{receipt.fault}: needs a timer on the node, which is not in this version")
+        """Lay the receipt down and start its timers; there is none where there is nothing to undo."""
         self.receipts.lay_down(receipt)
-        return {"ok": True, "pid": None, "start": None}
+        if not (receipt.undo or receipt.holds):
+            return {"ok": True, "pid": None, "start": None}
+        try:
+            return self.nodes.arm(receipt)
+        except BaseException:
+            with suppress(ClusterError):
+                self.receipts.take_away(receipt)
+            raise
 
     def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
-        """Undo nothing; a receipt of another version with something to undo is for people."""
-        if receipt.undo:
-            return Restored.DIRTY, [manual(step) for step in receipt.undo]
-        return Restored.CLEAN, []
+        """Carry out the undo steps on their nodes."""
+        self.run = receipt.run
+        return self.nodes.undo(receipt)
 
     def disarm(self, receipt: Receipt) -> bool:
-        """Take the receipt away."""
+        """End the timers and take the receipt away."""
+        if (receipt.undo or receipt.holds) and not self.nodes.disarm(receipt):
+            return False
         self.receipts.take_away(receipt)
         return True
 
@@ -75,5 +109,17 @@ class ClusterCustody:
         """Take the note away."""
         self.lock.forget_stop(run)
 
-    def sweep(self, receipts: Sequence[Receipt]) -> None:
-        """Do nothing: the API server writes objects whole or not at all."""
+    def sweep(self, receipts: Sequence[Receipt]) -> None:  # noqa: ARG002 - of the protocol
+        """End the helpers of runs that are gone and have nothing left to put back."""
+        if self._helper is None:
+            return
+        held, left = self.lock.held(), {receipt.run for receipt in self.receipts.all()}
+        for run in helpers.runs(self._api, self._namespace, self._labels):
+            if run not in left and (held is None or held.run != run):
+                self.nodes.end(run)
+
+    def _helpers_of(self, run: str) -> helpers.Helpers:
+        if self._helper is None:
+            raise Refused(f"target {self.target}: works on a node need a helper: name its image in kubernetes.helper")
+        made = helpers.Helper(self._helper.image, self._helper.pull_secret, self._lives_s)
+        return helpers.Helpers(self._api, self._namespace, made, run=run, labels=self._labels, clock=self._api.clock)

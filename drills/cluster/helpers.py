@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,7 +50,7 @@ def name_of(run: str, node: str) -> str:
     return f"drill-{run}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
 
 
-def manifest(helper: Helper, *, run: str, node: str) -> Json:
+def manifest(helper: Helper, *, run: str, node: str, labels: Mapping[str, str] | None = None) -> Json:
     """Return the pod. It goes to its node past the scheduler: a cordon or a taint must not keep it away."""
     container = {
         "name": CONTAINER,
@@ -73,20 +74,30 @@ def manifest(helper: Helper, *, run: str, node: str) -> Json:
     }
     if helper.pull_secret:
         spec["imagePullSecrets"] = [{"name": helper.pull_secret}]
-    labels = {"app.kubernetes.io/name": "drills", ROLE: HELPER, RUN: run}
+    meta = {"name": name_of(run, node), "labels": {**(labels or {}), ROLE: HELPER, RUN: run}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name_of(run, node), "labels": labels},
+        "metadata": meta,
         "spec": spec,
     }
 
 
-class Helpers:
-    """The helper pods of one run, in the namespace that is drilled."""
+def runs(api: Api, namespace: str, labels: Mapping[str, str]) -> list[str]:
+    """Return the runs that have helpers with these labels."""
+    wanted = ",".join(f"{key}={value}" for key, value in {**labels, ROLE: HELPER}.items())
+    found, _ = api.list_all(PODS, namespace, labels=wanted, keep=lambda pod: str(pod["metadata"]["labels"].get(RUN)))
+    return sorted(set(found))
 
-    def __init__(self, api: Api, namespace: str, helper: Helper, *, run: str, clock: Clock) -> None:
-        self.api, self.namespace, self.helper, self.run, self.clock = api, namespace, helper, run, clock
+
+class Helpers:
+    """The helper pods of one run. `labels` say whose they are beside that."""
+
+    def __init__(
+        self, api: Api, namespace: str, helper: Helper, *, run: str, labels: Mapping[str, str], clock: Clock
+    ) -> None:
+        self.api, self.namespace, self.helper = api, namespace, helper
+        self.run, self.labels, self.clock = run, labels, clock
         self._hosts: dict[str, RemoteHost] = {}
 
     def on(self, node: str) -> RemoteHost:
@@ -114,7 +125,7 @@ class Helpers:
         """Delete all helpers of this run and wait until they are gone. Raises Refused when one stays."""
         self._hosts.clear()
         for pod in self.found().values():
-            self.api.delete(PODS, self.namespace, pod, {"gracePeriodSeconds": GRACE_S})
+            self._delete(pod)
         deadline = self.clock.mono() + GONE_TIMEOUT_S
         while left := self.found():
             if self.clock.mono() > deadline:
@@ -126,7 +137,8 @@ class Helpers:
 
     def _create(self, node: str) -> None:
         try:
-            self.api.create(PODS, self.namespace, manifest(self.helper, run=self.run, node=node))
+            body = manifest(self.helper, run=self.run, node=node, labels=self.labels)
+            self.api.create(PODS, self.namespace, body)
         except ClusterError as error:
             if error.status == 409:  # made a moment ago, by a request whose answer was lost
                 return
@@ -149,14 +161,16 @@ class Helpers:
                 break
             self.clock.sleep(POLL_S)
         with_what = f"; the image is {self.helper.image}" if "Image" in why else ""
-        self._give_up(name)
+        with suppress(ClusterError):  # it ends by its own deadline
+            self._delete(name)
         raise Refused(f"node {node}: the helper pod {name} does not start: {why}{with_what}; nothing was touched")
 
-    def _give_up(self, name: str) -> None:
+    def _delete(self, pod: str) -> None:
         try:
-            self.api.delete(PODS, self.namespace, name)
-        except ClusterError:  # it ends by its own deadline
-            return
+            self.api.delete(PODS, self.namespace, pod, {"gracePeriodSeconds": GRACE_S})
+        except ClusterError as error:
+            if error.status != 404:
+                raise
 
     def _host(self, pod: str, node: str) -> RemoteHost:
         def carry(argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:

@@ -7,15 +7,12 @@ from contextlib import contextmanager
 
 from drills.access.kubernetes import Api, connect
 from drills.cluster.custody import ClusterCustody
-from drills.cluster.target import NO_HOST, KubernetesTarget
-from drills.errors import Refused
+from drills.cluster.target import KubernetesTarget
 from drills.model import Fault, Json, Target
 from drills.options import Options
 from drills.target import TargetSpec
 
 Echo = Callable[[str], None]
-#: What can be done through the API server alone.
-BY_API = ("delete", "delete-now", "evict")
 
 
 def settled(spec: TargetSpec, _options: Options) -> TargetSpec:
@@ -28,13 +25,8 @@ def client_overlay(_options: Options) -> Json:
     return {}
 
 
-def refuse_impossible(spec: TargetSpec, faults: Sequence[Fault]) -> None:
-    """Refuse what works on a node."""
-    for fault in faults:
-        if getattr(fault, "how", None) not in BY_API:
-            name = f"{fault.name} {fault.how}" if hasattr(fault, "how") else fault.name
-            can = f"pod-kill with how: {', '.join(BY_API)}"
-            raise Refused(f"target {spec.name}: {name}: {NO_HOST}; on Kubernetes there is {can}")
+def refuse_impossible(_spec: TargetSpec, _faults: Sequence[Fault]) -> None:
+    """Refuse nothing: what this target can do is known from what is declared."""
 
 
 @contextmanager
@@ -88,7 +80,8 @@ def _api(spec: TargetSpec) -> Api:
 
 def _custody(spec: TargetSpec, api: Api) -> ClusterCustody:
     assert spec.kubernetes is not None
-    return ClusterCustody(api, spec.kubernetes.namespace, spec.kubernetes.selector, spec.name)
+    k = spec.kubernetes
+    return ClusterCustody(api, k.namespace, k.selector, spec.name, k.helper)
 
 
 def _target(spec: TargetSpec) -> KubernetesTarget:

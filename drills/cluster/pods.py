@@ -91,6 +91,8 @@ def slim(item: Json, *, role: str, container: str | None) -> Pod:
             "grace_s": spec.get("terminationGracePeriodSeconds"),
             "readiness_probe": bool(chosen.get("readinessProbe")),
             "container": str(chosen.get("name") or ""),
+            "container_id": str(mine.get("containerID") or "").rpartition("//")[2],
+            "host_ip": str(status.get("hostIP") or ""),
         },
     )
 

@@ -14,6 +14,7 @@ from drills.receipts import parse, to_json
 RUN: Final = "drills/run"
 LOCK: Final = "drills/lock"
 KEY: Final = "receipt"
+MANAGED: Final = {"app.kubernetes.io/managed-by": "drill"}
 
 
 class ReceiptMaps:
@@ -30,7 +31,7 @@ class ReceiptMaps:
     def lay_down(self, receipt: Receipt) -> None:
         """Write one down; one that is there already stays as it is."""
         meta: Json = {"name": _name(receipt), "namespace": self.namespace}
-        meta["labels"] = {RUN: receipt.run, LOCK: self.lease, "app.kubernetes.io/managed-by": "drill"}
+        meta["labels"] = {RUN: receipt.run, LOCK: self.lease, **MANAGED}
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "immutable": True}
         body["data"] = {KEY: json.dumps(to_json(receipt), sort_keys=True)}
         try:

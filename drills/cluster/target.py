@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -15,7 +16,9 @@ from drills.access.kubernetes import Api
 from drills.access.kubetypes import PODS, REPLICASETS, STATEFULSETS, ClusterError
 from drills.cluster import pods, rights
 from drills.cluster.changes import Changes
-from drills.cluster.pods import POD, Owner, Pod, Slots
+from drills.cluster.custody import ClusterCustody
+from drills.cluster.helpers import STATE_DIR
+from drills.cluster.pods import HOST_NETWORK, POD, Owner, Pod, Slots
 from drills.custody import Custody
 from drills.errors import Refused, UsageError
 from drills.model import Fault, Host, Json, Replica
@@ -26,16 +29,15 @@ from drills.target import TargetSpec
 #: object away and leave the process to itself.
 NOW_S: Final = 1
 SCALED: Final = {"ReplicaSet": REPLICASETS, "StatefulSet": STATEFULSETS}
-NO_HOST: Final = "needs a helper on the node, which is not in this version"
 
 
 class KubernetesTarget:
-    """Implements Target, CanDelete, CanEvict, HasEvents and HasHttp."""
+    """Implements Target, CanDelete, CanEvict, HasEvents and HasHttp, and with helpers NodeAccess and HasNetwork."""
 
     kind = "kubernetes"
-    state_dir = ""  # nothing of ours lies on a node
+    state_dir = STATE_DIR  # in a helper; nothing of ours lies on the node itself
 
-    def __init__(self, spec: TargetSpec, api: Api, custody: Custody, slots: Mapping[str, str]) -> None:
+    def __init__(self, spec: TargetSpec, api: Api, custody: ClusterCustody, slots: Mapping[str, str]) -> None:
         assert spec.kubernetes is not None
         self.spec, self.api, self.where = spec, api, spec.kubernetes
         self.name, self.sla, self.endpoint, self.model = spec.name, spec.sla, spec.url, spec.model
@@ -45,11 +47,13 @@ class KubernetesTarget:
         self.alertmanager = spec.alertmanager.url if spec.alertmanager else None
         self.router_metrics = spec.router.metrics if spec.router else None
         self.custody: Custody = custody
+        self._keeper = custody
         self.direct = self.where.reach == "direct" or (self.where.reach == "auto" and kubeconfig.in_cluster())
         self._selectors = {"primary": self.where.selector}
         if self.where.fallback_selector:
             self._selectors["fallback"] = self.where.fallback_selector
         self._slots = Slots(slots)
+        self._reached: set[str] = set()  # nodes with a helper of the present run
         self._changes = Changes(api, self.where.namespace, self._selectors, self._slim, self._slots)
         found = self._pods()
         self._refuse_nobody(found)
@@ -63,7 +67,10 @@ class KubernetesTarget:
     # ---- Target --------------------------------------------------------------------------------------
 
     def replicas(self) -> list[Replica]:
-        """Return the pods that serve, or should, as they are now; each under its slot. Raises ClusterError."""
+        """Return the pods that serve, or should, as they are now; each under its slot. Raises ClusterError.
+
+        Those on a node that was reached are shown with their processes.
+        """
         return [self._replica(slot, pod) for slot, pod in self._slots.settle(self._pods())]
 
     def control_host(self) -> Host:
@@ -71,8 +78,8 @@ class KubernetesTarget:
         return self.host("the control plane")
 
     def host(self, name: str) -> Host:
-        """Refuse: nothing runs on nodes yet."""
-        raise Refused(f"target {self.name}: what is to be done on {name} {NO_HOST}")
+        """Return the helper of the present run on that node, made now if there is none. Raises Refused."""
+        return self._keeper.nodes.host(self._keeper.run, name)
 
     def http(self) -> urllib3.PoolManager:
         """Return a pool that reaches the pods: plainly, or through the API server's proxy."""
@@ -144,6 +151,32 @@ class KubernetesTarget:
             raise self._lost(replica, error) from None
         return None
 
+    def reach(self, replicas: Sequence[Replica]) -> list[Replica]:
+        """Have a helper on each of their nodes. Raises Refused."""
+        for replica in replicas:
+            self.host(replica.host)
+            self._reached.add(replica.host)
+        wanted = {replica.name: replica.uid for replica in replicas}
+        return [one for one in self.replicas() if wanted.get(one.name) == one.uid]
+
+    def network(self, replica: Replica) -> Json | None:
+        """Return the pod's network namespace on its node. Refused when it has none of its own, or it is not found."""
+        if HOST_NETWORK in replica.labels:
+            raise Refused(f"pod {replica.labels[POD]} uses the network of its node; a rule there would hit everybody")
+        near = {slot: pod for slot, pod in self._slots.settle(self._pods()) if pod.node == replica.host}
+        pod = near.get(replica.name)
+        seen = self._processes(pod) if pod else None
+        if pod is None or seen is None or seen["netns"] is None:
+            raise Refused(f"pod {replica.labels[POD]}: its network is not found on node {replica.host}")
+        others = {slot: self._processes(one)["netns"] for slot, one in near.items() if slot != replica.name}
+        return {
+            "netns": seen["netns"],
+            "port": self.where.port,
+            "peers": {"router": self._router_addresses()},
+            "management": [pod.facts["host_ip"]] if pod.facts["host_ip"] else [],
+            "bystanders": {"node": seen["host"], **{slot: netns for slot, netns in others.items() if netns}},
+        }
+
     def rights_refusals(self, faults: Sequence[Fault]) -> list[str]:
         """Return what these faults need and our credentials do not allow."""
         return rights.refusals(self.api, self.where.namespace, faults, proxy=not self.direct)
@@ -186,9 +219,32 @@ class KubernetesTarget:
         if all(p.ended for p in primaries):
             raise Refused(f"{where}: the {len(primaries)} pods of {self.where.selector} have all completed")
 
+    def _router_addresses(self) -> list[str]:
+        selector = self.spec.router.selector if self.spec.router else None
+        if selector is None:
+            return []
+        found, _ = self.api.list_all(
+            PODS, self.where.namespace, labels=selector, keep=lambda pod: (pod.get("status") or {}).get("podIPs") or []
+        )
+        return sorted({str(one["ip"]) for ips in found for one in ips if ":" not in str(one["ip"])})
+
+    def _processes(self, pod: Pod) -> Json:
+        run = self._keeper.run
+        return self._keeper.nodes.processes(run, pod.node, pod.uid, pod.facts["container_id"])
+
     def _replica(self, slot: str, pod: Pod) -> Replica:
-        return pods.replica(
-            slot, pod, url=self._url(pod), own=kubeconfig.in_cluster() and pod.name == socket.gethostname()
+        own = kubeconfig.in_cluster() and pod.name == socket.gethostname()
+        found = pods.replica(slot, pod, url=self._url(pod), own=own)
+        if pod.node not in self._reached or not pod.facts["container_id"] or pod.ended:
+            return found
+        seen = self._processes(pod)
+        main, engine = seen["main"] or {}, seen["engine"] or {}
+        return replace(
+            found,
+            pid=main.get("pid"),
+            pid_start=main.get("start"),
+            engine_pid=engine.get("pid"),
+            engine_start=engine.get("start"),
         )
 
     def _url(self, pod: Pod) -> str:

@@ -39,8 +39,8 @@ class EngineHang:
         self.params, self.kind = params, kind
 
     def needs(self) -> frozenset[str]:
-        """Return no ability: signals are enough."""
-        return frozenset()
+        """Return that processes can be signalled there."""
+        return frozenset({"NodeAccess"})
 
     def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:
         """Refuse a victim whose engine cannot be named, or is stopped already."""
@@ -130,7 +130,7 @@ def _other(target: Target, replica: Replica) -> Json:
 def _answers(target: Target, replica: Replica) -> tuple[bool, str]:
     """Return whether the replica makes one token within `SILENT_S`, and the reason when not."""
     try:
-        completion.complete(http.pool(), replica.url, model_of(target, replica), timeout_s=SILENT_S)
+        completion.complete(http.pool_for(target), replica.url, model_of(target, replica), timeout_s=SILENT_S)
     except ProbeError as error:
         return False, str(error)
     return True, ""

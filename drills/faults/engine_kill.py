@@ -35,8 +35,8 @@ class EngineKill:
         self.params, self.kind = params, kind
 
     def needs(self) -> frozenset[str]:
-        """Return no ability: a signal is enough."""
-        return frozenset()
+        """Return that processes can be signalled there."""
+        return frozenset({"NodeAccess"})
 
     def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:  # noqa: ARG002
         """Refuse a victim whose engine cannot be named."""

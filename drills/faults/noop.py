@@ -27,8 +27,8 @@ class Noop:
         self.params, self.kind = params, kind
 
     def needs(self) -> frozenset[str]:
-        """Return no ability: any target will do."""
-        return frozenset()
+        """Return that something can be laid down beside the replicas."""
+        return frozenset({"NodeAccess"})
 
     def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:  # noqa: ARG002
         """Return no reason to refuse."""
@@ -36,14 +36,13 @@ class Noop:
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Name the marker file that will be the only change."""
-        host = target.control_host()
         marker = f"{target.state_dir}/{receipt}.marker"
         return Receipt(
             id=receipt,
             run=run,
             fault=self.name,
             target=target.name,
-            host=host.name,
+            host=victims[0].host,
             victims=tuple(pinned(v) for v in victims),
             prior={"bystanders": bystanders(target, victims), "marker": marker, "marker_present": False},
             holds=(),

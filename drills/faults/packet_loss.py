@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, ClassVar, Literal, Self, cast
 
-import urllib3
 from pydantic import AfterValidator, Field, model_validator
 
 from drills import receipts
@@ -25,6 +24,7 @@ from drills.faults.common import FaultParams, bystanders, pinned, refuse_others,
 from drills.faults.iptables import Programs, Rule
 from drills.model import Context, HasNetwork, Host, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Line, Share
+from drills.probes import http
 
 PROOF_TIMEOUT_S = 10.0
 MANAGEMENT_TIMEOUT_S = 3.0
@@ -79,8 +79,8 @@ class PacketLoss:
         return ("in", "out") if chosen == "both" else (chosen,)
 
     def needs(self) -> frozenset[str]:
-        """Return the network that can be shaped."""
-        return frozenset({"HasNetwork"})
+        """Return the network that can be shaped, and where that is done."""
+        return frozenset({"HasNetwork", "NodeAccess"})
 
     # ---- before --------------------------------------------------------------------------------------
 
@@ -90,14 +90,13 @@ class PacketLoss:
         if len({victim.host for victim in victims}) > 1:
             refusals.append("the victims are on several hosts; choose them on one")
         for victim in victims:
-            host, net = target.host(victim.host), cast("HasNetwork", target).network(victim)
-            if net is None:
-                refusals.append(
-                    f"{victim.name}: {target.name} has no network that can be shaped; a lab has one when root starts "
-                    "it and iproute2 is installed"
-                )
-                continue
             try:
+                host, net = target.host(victim.host), cast("HasNetwork", target).network(victim)
+                if net is None:
+                    raise DrillError(
+                        f"{target.name} has no network that can be shaped; a lab has one when root starts it and "
+                        "iproute2 is installed"
+                    )
                 self._try(host, net)
             except DrillError as problem:
                 refusals.append(f"{victim.name}: {problem}")
@@ -240,7 +239,7 @@ class PacketLoss:
             on = False
         others = [_elsewhere(host, link, receipt.run) for link in links]
         now = target.replicas()
-        ways = [_management(r) for r in now if r.name in {link["replica"] for link in links}]
+        ways = [_management(target, r) for r in now if r.name in {link["replica"] for link in links}]
         well = untouched(receipt.prior["bystanders"], now)
         clear = not any(e["rules"] for e in others) and all(e["answers"] for e in ways)
         return Observation(on, (*seen, *others, *ways), well and clear)
@@ -266,6 +265,8 @@ def _rules_of(link: Json) -> list[Rule]:
 
 def _addresses(peer: str, net: Json) -> list[str]:
     """Return all addresses of a peer: of a name that the target knows, or an IPv4 address or network itself."""
+    if peer in net["peers"] and not net["peers"][peer]:
+        raise DrillError(f"peers: no pod of the {peer} is there; mend {peer}.selector of the target")
     if peer in net["peers"]:
         return [f"{address}/32" for address in net["peers"][peer]]
     try:
@@ -327,14 +328,14 @@ def _elsewhere(host: Host, link: Json, run: str) -> Json:
     return evidence | {"looked_at": sorted(found), "replica": link["replica"]}
 
 
-def _management(replica: Replica) -> Json:
+def _management(target: Target, replica: Replica) -> Json:
     """Ask the replica past the router: that way must stay open."""
     evidence: Json = {"what": "past the router", "replica": replica.name, "url": f"{replica.url}/health"}
     try:
-        answer = urllib3.request("GET", evidence["url"], timeout=MANAGEMENT_TIMEOUT_S, retries=False)
-    except urllib3.exceptions.HTTPError as error:
-        return evidence | {"answers": False, "error": type(error).__name__}
-    return evidence | {"answers": True, "status": answer.status}
+        status, _ = http.request(http.pool_for(target), "GET", evidence["url"], timeout_s=MANAGEMENT_TIMEOUT_S)
+    except http.ProbeError as error:
+        return evidence | {"answers": False, "error": str(error)}
+    return evidence | {"answers": True, "status": status}
 
 
 def _changed(host: Host, link: Json) -> list[str]:

@@ -28,7 +28,7 @@ from drills.model import CanDelete, CanEvict, Context, Json, Observation, Receip
 from drills.params import Duration
 
 How = Literal["delete", "delete-now", "evict", "kill-process"]
-NEEDS: dict[str, frozenset[str]] = {"evict": frozenset({"CanEvict"}), "kill-process": frozenset()}
+NEEDS: dict[str, frozenset[str]] = {"evict": frozenset({"CanEvict"}), "kill-process": frozenset({"NodeAccess"})}
 PROOF_TIMEOUT_S = 5.0
 BUDGET_AGAIN_S = 1.0
 

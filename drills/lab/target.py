@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -56,6 +57,10 @@ class LabTarget:
     def replicas(self) -> list[Replica]:
         """Return all replicas as they are now. Raises LabError when the supervisor does not answer."""
         return [self._replica(row) for row in self._control.status()["replicas"]]
+
+    def reach(self, replicas: Sequence[Replica]) -> list[Replica]:
+        """Return them: their processes are this machine's."""
+        return list(replicas)
 
     def control_host(self) -> Host:
         """Return this machine."""

@@ -7,7 +7,6 @@ nvidia-smi has there (its prefix), for others' processes are hidden from an ordi
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -54,9 +53,8 @@ def gate_is_free(host: Host, path: str) -> bool | None:
 
 def _python(host: Host, prefix: Sequence[str], program: str | None, argv: Sequence[str], timeout_s: float) -> Any:
     """Run one of our programs on the host and return the JSON it prints."""
-    python = sys.executable if host.name == "local" else "python3"
     source = Path(str(program)).read_text()
-    done = host.run([*prefix, python, "-", *argv], timeout_s=timeout_s, stdin=source)
+    done = host.run([*prefix, host.python, "-", *argv], timeout_s=timeout_s, stdin=source)
     name = Path(str(program)).name
     if done.timed_out or done.rc != 0:
         why = f"no answer within {timeout_s:.0f} s" if done.timed_out else (done.err.strip().splitlines() or [""])[-1]

@@ -81,7 +81,9 @@ def test_plan_json_is_resolved() -> None:
     content = json.loads(json.dumps(made().to_json()))
     assert content["run"] == "0123abcd"
     assert content["experiment"]["load"]["arrivals"] == {"kind": "poisson", "rate": 20.0}
-    assert content["experiment"]["faults"] == [{"fault": "pod-kill", "params": {"victims": 1, "how": "delete"}}]
+    assert content["experiment"]["faults"] == [
+        {"fault": "pod-kill", "params": {"victims": 1, "how": "delete", "budget_timeout": 30.0}}
+    ]
     assert content["experiment"]["checks"][0] == {"check": "failover", "params": {"within": 5.0}}
     assert content["target"]["sla"]["ttft"] == {"quantile": 0.99, "value_s": 1.0}
     assert content["load_cap"] == 900  # 1.5 × 20/s × 30 s

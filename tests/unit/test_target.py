@@ -68,7 +68,7 @@ def test_without_a_file_it_is_the_lab(tmp_path: Path) -> None:
     assert (spec.sla.ttft, spec.sla.e2e, spec.sla.max_gap) == (Bound(0.99, 1), Bound(0.99, 6), Bound(0.99, 2))
     assert spec.sla.errors == 0.01
     assert (spec.limits.environment, spec.limits.allow_route_faults, spec.limits.max_victims) == ("lab", True, 0.34)
-    assert spec.abilities() == {"CanDelete", "HasGpus", "HasNetwork", "HasProxies"}
+    assert spec.abilities() == {"CanDelete", "HasGpus", "HasNetwork", "HasProxies", "NodeAccess"}
     spec.require_supported()
 
 
