@@ -75,8 +75,11 @@ class ClusterCustody:
 
     def arm(self, receipt: Receipt) -> Json:
         """Lay the receipt down and start its timers; there is none where there is nothing to undo."""
+        timed = bool(receipt.undo or receipt.holds)
+        if timed:
+            self.nodes.helpers(receipt.run)  # refused before anything is written, where there can be none
         self.receipts.lay_down(receipt)
-        if not (receipt.undo or receipt.holds):
+        if not timed:
             return {"ok": True, "pid": None, "start": None}
         try:
             return self.nodes.arm(receipt)
@@ -120,6 +123,8 @@ class ClusterCustody:
 
     def _helpers_of(self, run: str) -> helpers.Helpers:
         if self._helper is None:
-            raise Refused(f"target {self.target}: works on a node need a helper: name its image in kubernetes.helper")
+            raise Refused(
+                f"target {self.target}: what works on a node needs a helper: name its image in kubernetes.helper"
+            )
         made = helpers.Helper(self._helper.image, self._helper.pull_secret, self._lives_s)
         return helpers.Helpers(self._api, self._namespace, made, run=run, labels=self._labels, clock=self._api.clock)

@@ -107,5 +107,5 @@ def test_only_calls_of_a_host_are_made() -> None:
     asked = json.dumps({"call": "__init__", "arguments": {}})
     assert answer(asked) == {"ok": False, "error": "no such call: __init__"}
     assert not set(dir(LocalHost())) - {n for n in dir(LocalHost()) if n.startswith("_")} - {
-        "name", "run", "spawn", "read", "write", "remove", "list", "signal", "alive", "tree",
+        "name", "python", "run", "spawn", "read", "write", "remove", "list", "signal", "alive", "tree",
     }  # fmt: skip
