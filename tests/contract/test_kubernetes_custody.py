@@ -232,6 +232,6 @@ def test_a_receipt_that_cannot_be_read_is_for_people(store: Store) -> None:
 
 
 def test_what_needs_a_timer_is_refused_before_anything_is_written(store: Store) -> None:
-    with pytest.raises(Refused, match="needs a helper: name its image in kubernetes.helper"):
+    with pytest.raises(Refused, match=r"needs a helper: name its image in kubernetes\.helper"):
         custody().arm(replace(receipt(), undo=({"do": "remove", "path": "/x"},)))
     assert store.objects == {}
