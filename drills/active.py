@@ -71,7 +71,8 @@ class ActiveFaults:
         self.tell("inject.end", {"receipt": receipt.id})
         if self.context.stopping():  # the way back first; a stopped run proves nothing anyway
             raise Stopped("right after the deed")
-        self._proof("proof.on", fault, receipt, fault.observe(self.target, receipt, self._telling()))
+        seen = reached(self.context, partial(fault.observe, self.target, receipt, self._telling()))
+        self._proof("proof.on", fault, receipt, seen)
         if not fault.held:
             self._revert(fault, receipt)
 
@@ -112,7 +113,7 @@ class ActiveFaults:
         manual = [] if restored is Restored.CLEAN else [receipts.manual(step) for step in receipt.undo]
         self.on.remove((fault, receipt))
         try:
-            seen = fault.observe(self.target, receipt, self._noting())
+            seen = reached(self.context, partial(fault.observe, self.target, receipt, self._noting()))
             self._proof("proof.off", fault, receipt, seen)
         except Exception as error:
             self._proof("proof.off", fault, receipt, Observation(None, ({"what": "error", "error": str(error)},)))

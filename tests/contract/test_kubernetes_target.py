@@ -143,12 +143,10 @@ def test_a_forbidden_list_is_refused_with_what_is_missing(store: Store, spec: Ta
     assert "list pods in llm: is not allowed (403)" in refusal(lambda: open_now(spec))
 
 
-def test_what_works_on_a_node_is_refused_while_planning(spec: TargetSpec) -> None:
+def test_what_works_on_a_node_is_no_ability_of_the_api_alone(spec: TargetSpec) -> None:
     crash = PodKill(PodKill.Params(how="kill-process"), "kubernetes")
-    assert "pod-kill kill-process: needs a helper on the node" in refusal(
-        lambda: opening.refuse_impossible(spec, [crash])
-    )
-    opening.refuse_impossible(spec, [PodKill(PodKill.Params(how="evict"), "kubernetes")])
+    assert crash.needs() - spec.abilities()
+    assert not PodKill(PodKill.Params(how="evict"), "kubernetes").needs() - spec.abilities()
 
 
 # ---- what happens to them --------------------------------------------------------------------------------
