@@ -34,11 +34,21 @@ CUSTODY: Final[frozenset[Right]] = frozenset(
 STOP: Final[frozenset[Right]] = frozenset({("get", COORDINATION, "leases"), ("patch", COORDINATION, "leases")})
 #: Completions and metrics of pods through the API server, where their addresses cannot be reached.
 PROXY: Final[frozenset[Right]] = frozenset({("get", "", "pods/proxy"), ("create", "", "pods/proxy")})
+#: A helper pod on the node of a victim: to make it, to work through it, to end it.
+HELPER: Final[frozenset[Right]] = frozenset(
+    {
+        *((verb, "", "pods") for verb in ("get", "list", "create", "delete")),
+        *((verb, "", "pods/exec") for verb in ("get", "create")),  # which of the two: by the server's version
+    }
+)
 #: What each way to break something needs on top.
 FAULTS: Final[dict[str, frozenset[Right]]] = {
     "pod-kill delete": frozenset({("delete", "", "pods")}),
     "pod-kill delete-now": frozenset({("delete", "", "pods")}),
     "pod-kill evict": frozenset({("create", "", "pods/eviction")}),
+    **dict.fromkeys(
+        ("pod-kill kill-process", "noop", "engine-kill", "engine-hang", "packet-loss", "upstream-delay"), HELPER
+    ),
 }
 
 

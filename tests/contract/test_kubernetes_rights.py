@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,9 +85,18 @@ def test_the_role_is_yaml_that_says_the_same() -> None:
     assert granted == rbac.needed(["pod-kill evict"], proxy=True)
 
 
+def test_the_documented_role_is_the_one_for_the_api_alone() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    [block] = [b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: Role" in b]
+    by_api = [f"pod-kill {how}" for how in ("delete", "delete-now", "evict")]
+    assert YAML(typ="safe").load(block) == rbac.role("drill", "llm", rbac.needed(by_api, proxy=True))
+
+
 def test_no_right_reaches_beyond_the_namespace_or_to_secrets() -> None:
     everything = rbac.needed(rbac.FAULTS, proxy=True)
-    assert not {resource for _, _, resource in everything} & {"secrets", "nodes", "namespaces", "pods/exec"}
+    assert not {resource for _, _, resource in everything} & {"secrets", "nodes", "namespaces"}
+    by_api = rbac.needed([f"pod-kill {how}" for how in ("delete", "delete-now", "evict")], proxy=True)
+    assert "pods/exec" not in {resource for _, _, resource in by_api}
     assert not any("*" in part for right in everything for part in right)
 
 
@@ -113,4 +123,4 @@ def test_what_is_missing_is_said_before_anything_is_touched(
 
 def test_a_fault_that_is_not_known_has_no_role() -> None:
     with pytest.raises(KeyError):
-        rbac.needed(["pod-kill kill-process"], proxy=False)
+        rbac.needed(["gpu-reset planned"], proxy=False)
