@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import io
 import json
+import platform
 import subprocess
 import sys
 import tarfile
@@ -31,6 +32,7 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 CREATED = "2026-01-01T00:00:00Z"  # the same files give the same image
 REMOVE_TIMEOUT_S = 120.0
 
@@ -55,6 +57,11 @@ class Image:
     name: str
     layers: tuple[Layer, ...]
     command: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """What the container runtime calls it beside its name."""
+        return f"sha256:{_sha256(_json(_config(self)))}"
 
 
 def images() -> list[Image]:
@@ -128,7 +135,7 @@ def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def _config(image: Image) -> dict[str, Any]:
     return {
-        "architecture": "amd64",
+        "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
         "created": CREATED,
         "config": {"Env": [PATH], "Cmd": list(image.command), "WorkingDir": "/"},

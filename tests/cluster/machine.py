@@ -6,8 +6,10 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.cache import cache
 
@@ -27,6 +29,7 @@ NOT_SETTINGS = (
     "drop_caches",
     "hung_task_detect_count",
 )
+LAB_LINKS = "drill-"  # labs that are up at the same time come and go
 TIMEOUT_S = 20.0
 
 
@@ -34,10 +37,8 @@ def snapshot() -> dict[str, list[str]]:
     """Return everything by kind, sorted."""
     found = {
         **{command: _rules(command) for command in RULES},
-        "links": [link["ifname"] for link in json.loads(_run("ip", "-j", "link"))],
-        "routes": [
-            json.dumps(route) for route in json.loads(_run("ip", "-j", "route", "show", "table", "all") or "[]")
-        ],
+        "links": [link["ifname"] for link in _shown("link")],
+        "routes": [json.dumps(route) for route in _shown("route", "show", "table", "all")],
         "mounts": list(_mounts()),
         "cgroups": list(_cgroups()),
         "settings": list(_settings()),
@@ -61,6 +62,12 @@ def _run(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout
 
 
+def _shown(*what: str) -> list[dict[str, Any]]:
+    """Return what `ip` shows, without what belongs to a lab."""
+    entries: list[dict[str, Any]] = json.loads(_run("ip", "-j", *what) or "[]")
+    return [entry for entry in entries if not str(entry.get("ifname", entry.get("dev"))).startswith(LAB_LINKS)]
+
+
 def _rules(command: str) -> list[str]:
     """Return tables, chains and rules in their order, without counters and remarks."""
     lines = [re.sub(r"\[\d+:\d+\]", "", line) for line in _run(command).splitlines() if not line.startswith("#")]
@@ -68,8 +75,12 @@ def _rules(command: str) -> list[str]:
 
 
 def _mounts() -> Iterator[str]:
+    """Yield the mounts; other tests have theirs in temporary folders."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        yield " ".join(line.split()[3:])  # without its ids
+        fields = line.split()
+        place = Path(fields[4])
+        if place.is_relative_to(cache()) or not place.is_relative_to(tempfile.gettempdir()):
+            yield " ".join(fields[3:])  # without its ids
 
 
 def _cgroups() -> Iterator[str]:

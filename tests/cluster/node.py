@@ -90,7 +90,12 @@ def ctr_command(*args: str) -> list[str]:
 
 def ctr(*args: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     """Run containerd's own client (ClusterError when it fails)."""
-    ran = subprocess.run(ctr_command(*args), capture_output=True, text=True, timeout=timeout_s, check=False)
+    try:
+        ran = subprocess.run(ctr_command(*args), capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise ClusterError(
+            f"test cluster: ctr {args[0]} took more than {timeout_s:.0f} s: see {cache() / 'log'}"
+        ) from None
     if ran.returncode:
         said = ran.stderr.strip().splitlines()
         raise ClusterError(f"test cluster: ctr {args[0]} failed: {said[-1] if said else ran.returncode}")
@@ -192,7 +197,8 @@ def _begin() -> subprocess.Popen[bytes]:
     if cgroups.version_2_only(cgroups.hierarchies()):
         paths += [path / cgroups.DAEMONS for path in paths]
     # Written before they are made: `down` must find what a killed `up` left.
-    (run / "cgroups.json").write_text(json.dumps([str(path) for path in paths]))
+    (run / "cgroups.new").write_text(json.dumps([str(path) for path in paths]))
+    (run / "cgroups.new").rename(run / "cgroups.json")
     cgroups.make(paths)
     netns = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
@@ -231,22 +237,25 @@ def _wait_until_ready(outside: subprocess.Popen[bytes]) -> None:
     ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
     wait("the node begins", (run_folder() / "pid").exists)
     wait("containerd answers", _containerd_answers)
-    _forget_containers()
     load_images()
+    _tidy_images()
     stop(layout.IMAGE_STORE)
     wait("the API server is ready", lambda: kubectl("get", "--raw", "/readyz") == "ok")
     wait("the node is Ready", lambda: kubectl("get", "node", layout.NODE, "-o", ready) == "True")
     wait("the default ServiceAccount is there", lambda: bool(kubectl("get", "serviceaccount", "default")))
 
 
-def _forget_containers() -> None:
-    """Forget what an earlier node ran; its images stay."""
+def _tidy_images() -> None:
+    """Forget what an earlier node ran, and images that have lost their name to a newer one."""
     if left := ctr("containers", "ls", "--quiet").split():
         ctr("containers", "rm", *left)
+    nameless = {name for name in ctr("images", "ls", "--quiet").split() if name.startswith("sha256:")}
+    if old := sorted(nameless - {image.id for image in images.images()}):
+        ctr("images", "rm", *old)
 
 
 def _containerd_answers() -> bool:
-    with contextlib.suppress(ClusterError, subprocess.TimeoutExpired):
+    with contextlib.suppress(ClusterError):
         return bool(ctr("version", timeout_s=5.0))
     return False
 
@@ -255,8 +264,15 @@ def _wait(what: str, holds: Callable[[], bool], timeout_s: float, dead: Callable
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline or dead():
-            raise ClusterError(f"test cluster: waited in vain until {what}: see {cache() / 'log'}")
+            raise ClusterError(f"test cluster: waited in vain until {what}: {_last_word()}see {cache() / 'log'}")
         time.sleep(POLL_S)
+
+
+def _last_word() -> str:
+    """Return what the node's first process said last."""
+    file = run_folder() / "log" / "node.log"
+    said = file.read_text(errors="replace").strip() if file.exists() else ""
+    return f"{said.splitlines()[-1]}: " if said else ""
 
 
 def _clear() -> None:

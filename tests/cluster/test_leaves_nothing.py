@@ -150,7 +150,7 @@ def test_the_nodes_cgroups_are_below_ours() -> None:
         assert [path.parent for path in cgroups.planned("drills-x", found)] == [h.here for h in found]
 
 
-def test_what_is_left_is_seen(tmp_path: Path) -> None:
+def test_what_is_left_is_seen() -> None:
     """The comparison finds one of each kind, so that finding none means something.
 
     Rules are left out: the first rule makes a table that iptables cannot remove. They are seen in the node above.
@@ -159,7 +159,8 @@ def test_what_is_left_is_seen(tmp_path: Path) -> None:
     cgroup = cgroups.planned("drills-left", cgroups.hierarchies())[0]
     left = [
         (["ip", "link", "add", "drills-left", "type", "veth"], ["ip", "link", "delete", "drills-left"]),
-        (["mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], ["umount", str(tmp_path)]),
+        (["mkdir", str(node.run_folder())], ["rmdir", str(node.run_folder())]),
+        (["mount", "-t", "tmpfs", "tmpfs", str(node.run_folder())], ["umount", str(node.run_folder())]),
         (["mkdir", str(cgroup)], ["rmdir", str(cgroup)]),
         (["mkdir", "/run/drills-left"], ["rmdir", "/run/drills-left"]),
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from tests.cluster import node
 from tests.cluster.kube import MANIFESTS, Namespace
 
 REPLICAS = 3
@@ -53,3 +54,14 @@ def test_a_deleted_replica_is_replaced(namespace: Namespace, replicas: list[Any]
     before = {pod.metadata.uid for pod in replicas}
     assert len({pod.metadata.uid for pod in after} - before) == 1
     assert {pod.metadata.uid for pod in after} >= before - {victim.uid}
+
+
+def test_a_component_is_stopped_until_it_is_started(own_node: Path) -> None:
+    before = node.pids("kube-scheduler")
+    node.stop("kube-scheduler")
+    try:
+        assert node.pids("kube-scheduler") == []
+    finally:
+        node.start("kube-scheduler")
+    assert len(node.pids("kube-scheduler")) == len(before) == 1
+    assert node.pids("kube-scheduler") != before
