@@ -63,7 +63,7 @@ class Ran:
 
     @contextmanager
     def opened(self, *_: Any) -> Iterator[Any]:
-        yield SimpleNamespace(endpoint="http://127.0.0.1:9/v1")
+        yield SimpleNamespace(endpoint="http://127.0.0.1:9/v1", expected_replicas=3)
 
     def settle(self, *_: Any, **__: Any) -> bool:
         self.settled.append(len(self.begun))
