@@ -246,8 +246,8 @@ class Api:
         return f"{self.server}{PODS.path(namespace, f'{pod}:{port}', 'proxy')}"
 
     def http(self) -> urllib3.PoolManager:
-        """Return a pool of connections to the API server with its CA; it carries the credentials to it alone."""
-        return _ApiPool(self)
+        """Return a pool of connections to the API server, with its CA and proxy; it alone sees the credentials."""
+        return _ApiPool(self, self._client.rest_client.pool_manager)
 
     def headers(self) -> dict[str, str]:
         """Return the headers that sign a request in, with a token that is still valid."""
@@ -363,27 +363,17 @@ class Api:
 
 
 class _ApiPool(urllib3.PoolManager):
-    """Signs in at the API server, and nowhere else: redirects are not followed."""
+    """Signs in at the API server and nowhere else: redirects are not followed. The connections are the client's."""
 
-    def __init__(self, api: Api) -> None:
-        c = api.configuration
-        name: Json = {"server_hostname": c.tls_server_name} if c.tls_server_name else {}
-        super().__init__(
-            num_pools=4,
-            retries=False,
-            cert_reqs="CERT_REQUIRED" if c.verify_ssl else "CERT_NONE",
-            ca_certs=c.ssl_ca_cert,
-            cert_file=c.cert_file,
-            key_file=c.key_file,
-            **name,
-        )
-        self._api = api
+    def __init__(self, api: Api, connections: Any) -> None:
+        super().__init__(retries=False)
+        self._api, self._connections = api, connections
 
     def urlopen(self, method: str, url: str, redirect: bool = True, **kw: Any) -> Any:  # type: ignore[override]  # noqa: ARG002
         """Send one request."""
         if url.startswith(f"{self._api.server}/"):
             kw["headers"] = {**(kw.get("headers") or {}), **self._api.headers()}
-        return super().urlopen(method, url, redirect=False, **kw)
+        return self._connections.urlopen(method, url, redirect=False, **kw)
 
 
 def _worth_another(answer: _Answer, again: bool) -> bool:

@@ -20,6 +20,7 @@ INSTALL = (
     "Prometheus was not watched: install prometheus and alertmanager (Debian: prometheus, prometheus-alertmanager), "
     "or name them in the target"
 )
+TAKES_NOTIFICATIONS = "lab"  # its Alertmanager tells us
 
 
 class AlertParams(Params):
@@ -45,6 +46,14 @@ class Alert(Check[AlertParams]):
     def window_s(cls, params: AlertParams) -> float:
         """Return the longest of the three."""
         return max(params.within, params.resolves_within or 0.0, params.notified_within or 0.0)
+
+    @classmethod
+    def plan_errors(cls, params: AlertParams, plan: Json) -> list[str]:
+        """Refuse to wait for a notification where nobody takes one in for the drill."""
+        kind = plan["target"].get("kind", TAKES_NOTIFICATIONS)
+        if params.notified_within is None or kind == TAKES_NOTIFICATIONS:
+            return []
+        return [f"notified_within: a target of kind {kind} notifies people, not the drill; leave it out"]
 
     @classmethod
     def judge(cls, ev: Evidence, params: AlertParams) -> CheckResult:

@@ -51,8 +51,8 @@ def custody(spec: TargetSpec) -> ClusterCustody:
 
 
 def state(spec: TargetSpec) -> str:
-    """Say how many of its pods are ready."""
-    target = _target(spec)
+    """Say how many of its pods are ready. Changes nothing, and could not."""
+    target = _target(spec, read_only=True)
     try:
         return state_of(target)
     finally:
@@ -73,9 +73,9 @@ def state_of(target: KubernetesTarget) -> str:
     )
 
 
-def _api(spec: TargetSpec) -> Api:
+def _api(spec: TargetSpec, *, read_only: bool = False) -> Api:
     assert spec.kubernetes is not None
-    return connect(spec.kubernetes.context)
+    return connect(spec.kubernetes.context, read_only=read_only)
 
 
 def _custody(spec: TargetSpec, api: Api) -> ClusterCustody:
@@ -84,9 +84,9 @@ def _custody(spec: TargetSpec, api: Api) -> ClusterCustody:
     return ClusterCustody(api, k.namespace, k.selector, spec.name, k.helper)
 
 
-def _target(spec: TargetSpec) -> KubernetesTarget:
+def _target(spec: TargetSpec, *, read_only: bool = False) -> KubernetesTarget:
     """Connect. Slots that a run which was cut short has told of are kept."""
-    api = _api(spec)
+    api = _api(spec, read_only=read_only)
     keeper = _custody(spec, api)
     slots: dict[str, str] = {}
     for left in keeper.outstanding():

@@ -15,7 +15,7 @@ from drills.access.kubernetes import Api, Limits, connect
 from drills.access.kubetypes import CONFIGMAPS, PODS, ClusterAway, ClusterError, PlanMode
 from drills.clock import Clock
 from drills.errors import EXIT_REFUSED
-from tests.contract.kube_talk import TOKEN, changes, cut, kubeconfig, pod_list, reply, says, status
+from tests.contract.kube_talk import TOKEN, changes, cut, kubeconfig, pod_list, says, status
 from tests.unit.scripted import Script, Server, in_turn, reset, silence
 
 QUICK = Limits(connect_s=0.5, read_s=0.3, deadline_s=1.5)
@@ -327,9 +327,29 @@ def test_the_pool_signs_in_at_the_api_server_and_nowhere_else(served: Serving) -
     assert TOKEN not in pod.requests[0].decode()
 
 
+def test_the_proxy_of_the_environment_is_used_for_the_api_and_for_pods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server(says(200, BODY)) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://api.example:6443")))
+        api = connect(limits=QUICK, clock=Waiting())
+        api.get(PODS, "llm", "x")
+        api.http().request("GET", api.proxied("llm", "vllm-0", 8000) + "/health")
+        api.close()
+        asked = [request.decode().split(" ")[1] for request in proxy.requests]
+    assert [url.partition("/api/")[0] for url in asked] == ["http://api.example:6443"] * 2
+
+
+def test_no_proxy_keeps_away_from_it(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with served(says(200, BODY)) as (api, _, _):
+        assert api.get(PODS, "llm", "x") == BODY
+
+
 def test_an_answer_is_read_to_its_end_and_the_connection_kept(served: Serving) -> None:
     with served(says(200, BODY), says(200, BODY)) as (api, server, _):
         api.get(PODS, "llm", "x")
         api.get(PODS, "llm", "x")
         assert server.connections == 1
-    assert reply(200, BODY)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drills import gate, opening
+from drills.access.kubetypes import PlanMode
 from drills.cluster import opening as cluster
 from drills.cluster.target import KubernetesTarget
 from drills.errors import Refused, Stopped
@@ -365,3 +367,19 @@ def test_a_new_process_finds_the_receipt_and_the_same_names(
 
 def test_its_state_is_said_in_a_few_words(target: KubernetesTarget, spec: TargetSpec) -> None:
     assert opening.state(spec) == "3 of 3 pods of app=vllm in llm are ready"
+
+
+def test_who_only_looks_cannot_change_anything(target: KubernetesTarget, store: Store, spec: TargetSpec) -> None:
+    looking = cluster._target(spec, read_only=True)
+    victim = by_name(looking)["vllm-1"]
+    begun = len(store.asked)
+    for change in (
+        partial(looking.delete_replica, victim, grace_s=None),
+        partial(looking.evict_replica, victim, grace_s=None),
+        partial(looking.custody.ask_to_stop, "run", "me"),
+        partial(looking.custody.arm, aimed(target, "delete")[1]),
+    ):
+        with pytest.raises(PlanMode):
+            change()
+    assert {command for command, _ in store.asked[begun:]} == {"GET"}
+    looking.close()

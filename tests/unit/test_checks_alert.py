@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from drills.checks.alert import Alert
 from drills.model import CheckResult, Verdict
 from tests.unit import runs
 from tests.unit.runs import END, FAULT, GPU, HIT, READY, RECOVERY, VICTIM, Run
@@ -164,3 +165,13 @@ def test_what_happens_after_the_decision_need_not_be_watched(tmp_path: Path) -> 
 def test_a_gap_that_is_allowed_is_no_gap(tmp_path: Path) -> None:
     run = unwatched(unwatched(runs.healthy(), HIT - 4, HIT - 0.1), HIT + 1, HIT + 5)
     assert judge(run, tmp_path, resolves_within=40.0).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("kind", "within", "errors"), [("lab", 30.0, 0), ("kubernetes", None, 0), ("kubernetes", 30.0, 1)]
+)
+def test_a_notification_is_waited_for_only_where_somebody_takes_it_in(
+    kind: str, within: float | None, errors: int
+) -> None:
+    params = Alert.Params(name=NAME, within=20.0, notified_within=within)
+    assert len(Alert.plan_errors(params, {"target": {"kind": kind}})) == errors
