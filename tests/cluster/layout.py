@@ -122,6 +122,7 @@ def _controllers(conf: Path, programs: Path) -> tuple[str, ...]:
         "cluster-signing-cert-file": conf / "ca.crt",
         "cluster-signing-key-file": conf / "ca.key",
         "allocate-node-cidrs": "false",
+        "flex-volume-plugin-dir": conf.parent / "volume-plugins",  # it makes the folder, by default below /usr
         "cluster-cidr": PODS,
     }
     return _argv(programs / "kube-controller-manager", options)

@@ -31,17 +31,24 @@ def all_ready(namespace: Namespace) -> list[Any]:
     return ready if len(ready) == REPLICAS else []
 
 
-def complete(base_url: str) -> tuple[int, str]:
-    """Ask for a completion; return status and text."""
+def complete(base_url: str) -> tuple[int, str] | None:
+    """Ask for a completion; return status and text, None where nobody can be reached."""
     body = {"model": "lab-chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     with urllib3.PoolManager(timeout=10.0, retries=False) as http:
-        answer = http.request("POST", f"{base_url}/v1/chat/completions", json=body)
+        try:
+            answer = http.request("POST", f"{base_url}/v1/chat/completions", json=body)
+        except urllib3.exceptions.NewConnectionError:
+            return None
     return answer.status, str(answer.json()["choices"][0]["message"]["content"])
 
 
 def test_a_completion_comes_through_the_service(namespace: Namespace, own_node: Path, replicas: list[Any]) -> None:
     service = namespace.core.read_namespaced_service("vllm", namespace.name)
-    status, text = complete(f"http://{service.spec.cluster_ip}")
+    url = f"http://{service.spec.cluster_ip}"
+    # kube-proxy learns of the replicas a moment after they are Ready.
+    answer = namespace.wait("an answer from the Service", lambda: complete(url))
+    assert answer is not None
+    status, text = answer
     assert status == 200
     assert text
 
