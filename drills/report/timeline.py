@@ -131,9 +131,10 @@ def _value(value: object) -> str:
 
 def _replica(data: Json) -> str:
     pid = f", pid {data['pid']}" if isinstance(data.get("pid"), int) else ""
+    pod = f", pod {code(data['pod'])}" if data.get("pod") else ""
     restarts = f", restarts {data['restarts']}" if isinstance(data.get("restarts"), int) else ""
     by = f", by {prose(data['by'])}" if data.get("by") else ""
-    return f"replica {code(data.get('replica'))}: {prose(data.get('change'))}{pid}{restarts}{by}"
+    return f"replica {code(data.get('replica'))}: {prose(data.get('change'))}{pid}{pod}{restarts}{by}"
 
 
 def _completion(data: Json) -> str:
