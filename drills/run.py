@@ -84,7 +84,8 @@ class Drill:
         self.journal = Journal(s.folder / "journal.jsonl")
         self.watch = Watch(s.target, self.tell, s.plan)
         self.sampler = Sampler(s.folder / "samples.ndjson", self._probe_broke)
-        self.load = LoadProcess()
+        # Written down as they come, however long the target keeps the driver waiting.
+        self.load = LoadProcess(on_beat=lambda beat: self.sampler.write("load", "generator", beat))
         self.guards = Guards(s.plan["experiment"]["guards"])
         context = Context(self.tell, self._sleep, s.clock.mono, lambda: s.stop.reason is not None)
         self.active = ActiveFaults(
@@ -95,7 +96,6 @@ class Drill:
         self.tenure = Tenure(s.target, mine, s.clock, self.note)
         self.broken: Exception | None = None
         self.next_ask_mono = 0.0
-        self.beat_written = 0
         self.load_began_mono = 0.0
 
     def tell(self, event: str, data: Json) -> None:
@@ -347,9 +347,6 @@ class Drill:
     def _show(self, left_s: float | None) -> None:
         ready, expected = self.watch.ready()
         beat = self.load.latest
-        if beat and beat["n"] > self.beat_written:
-            self.beat_written = beat["n"]
-            self.sampler.write("load", "generator", beat)
         now = {"left_s": left_s, "beat": beat, "ready": ready, "expected": expected, "fault": self.active.names()}
         self.s.view.tick(now)
 
