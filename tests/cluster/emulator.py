@@ -41,6 +41,17 @@ class Emulator:
         service = self.namespace.core.read_namespaced_service("vllm", self.namespace.name)
         return f"http://{service.spec.cluster_ip}/v1"
 
+    def route(self) -> None:
+        """Put the router in front, and wait until it is Ready."""
+        self.namespace.create(MANIFESTS / "router.yaml")
+        self.namespace.wait("a Ready router", lambda: self.namespace.ready_pods("app=router"), READY_TIMEOUT_S)
+
+    @property
+    def router(self) -> str:
+        """The router's address, without port: users on 80, metrics on 29000."""
+        service = self.namespace.core.read_namespaced_service("router", self.namespace.name)
+        return f"http://{service.spec.cluster_ip}"
+
     def uids(self) -> set[str]:
         """Return the UIDs of those that stay."""
         found = self.namespace.pods(SELECTOR)

@@ -51,17 +51,17 @@ def drill(tmp_path: Path, cluster: Path, service: Emulator) -> Driller:
     return driller
 
 
-def declare(folder: Path, service: Emulator, **changes: str) -> None:
+def declare(folder: Path, service: Emulator, *, url: str | None = None, more: str = "", **changes: str) -> None:
     """Write the targets file."""
     where = {"namespace": service.namespace.name, "selector": f'"{SELECTOR}"', **changes}
     sections = ", ".join(f"{key}: {value}" for key, value in where.items())
     (folder / "drill.yaml").write_text(f"""\
 targets:
   prod:
-    endpoint: {{url: {service.url}, model: lab-chat}}
+    endpoint: {{url: {url or service.url}, model: lab-chat}}
     sla: {{ttft: {{p99: 2s}}, e2e: {{p99: 12s}}, max_gap: {{p99: 4s}}, errors: 5%}}
     kubernetes: {{{sections}, port: 8000}}
-""")
+{more}""")
 
 
 def place(drill: Driller) -> list[str]:
@@ -264,3 +264,16 @@ def test_the_replicas_are_reached_directly_too(drill: Driller, service: Emulator
     ran = drill(*words(drill, "delete"))
     assert ran.code == 0, ran.out + ran.err
     assert ran.events("header")[0]["data"]["facts"]["reach"] == "direct"
+
+
+def test_through_a_router_that_finds_its_pods_by_itself(drill: Driller, service: Emulator) -> None:
+    service.route()
+    more = f"    router: {{kind: vllm-router, metrics: {service.router}:29000/metrics}}\n"
+    declare(drill.reports.parent, service, url=f"{service.router}/v1", more=more)
+    ran = drill(*words(drill, "delete-now"))
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.folder is not None
+    samples = [json.loads(line) for line in (ran.folder / "samples.ndjson").read_text().splitlines()]
+    seen = [s["values"] for s in samples if s["probe"] == "router" and s["ok"]]
+    assert seen
+    assert ran.row("failover")["value"] < 10
