@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from drills import model, victims, windows
+from drills import abilities, model, victims, windows
 from drills.clock import Clock
 from drills.errors import DrillError
 from drills.model import Embedded, Fault, HasRights, Json, Replica, Target
@@ -25,7 +25,7 @@ COMPLETION_TIMEOUT_S = 3.0
 def refusals(plan: Json, target: Target, replicas: Sequence[Replica], faults: Sequence[Fault]) -> list[str]:
     """Return the reasons of the target and its limits to refuse, each one sentence. Reads only."""
     found = [
-        f"{fault.name}: a target of kind {target.kind} cannot do this ({need} is missing)"
+        f"{fault.name}: {abilities.lacking(need, target.name, target.kind)}"
         for fault in faults
         for need in sorted(fault.needs())
         if not isinstance(target, getattr(model, need))

@@ -46,13 +46,13 @@ class GpuReset:
         how: How | dict[str, How]
 
     def __init__(self, params: Params, kind: str) -> None:
+        if kind == "kubernetes":  # a pod's restart cannot be held back from outside
+            raise UsageError("gpu-reset: is not in this version for Kubernetes; use --target lab, or drill pod-kill")
         how = how_for(cast("str | dict[str, str]", params.how), kind)
         if how is None:
             raise UsageError(f"gpu-reset: how: nothing said for a target of kind '{kind}'; add `{kind}: crash`")
         if how == "planned":
-            raise UsageError("gpu-reset: how: planned is only for kubernetes and hosts, and not built yet; use crash")
-        if kind == "kubernetes":
-            raise UsageError("gpu-reset: how: crash cannot hold back a pod's restart on kubernetes; use planned")
+            raise UsageError("gpu-reset: how: planned is not in this version; use crash")
         self.params, self.kind, self.how = params, kind, how
 
     def needs(self) -> frozenset[str]:

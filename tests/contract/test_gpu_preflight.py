@@ -209,9 +209,9 @@ def params(how: object) -> GpuReset.Params:
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
-        ("planned", "hosts", "not built yet"),
-        ({"lab": "crash", "kubernetes": "planned"}, "kubernetes", "not built yet"),
-        ("crash", "kubernetes", "cannot hold back a pod's restart"),
+        ("planned", "hosts", "how: planned is not in this version; use crash"),
+        ({"lab": "crash", "kubernetes": "planned"}, "kubernetes", "not in this version for Kubernetes"),
+        ("crash", "kubernetes", "not in this version for Kubernetes"),
         ({"hosts": "crash"}, "lab", "nothing said for a target of kind 'lab'"),
     ],
 )

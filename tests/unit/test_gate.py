@@ -28,7 +28,7 @@ def plan(rate: float | None, **limits: Any) -> Json:
 
 
 def target(capacity: float | None, **more: Any) -> Target:
-    found = SimpleNamespace(kind="lab", capacity_per_replica=capacity, prometheus=None, **more)
+    found = SimpleNamespace(name="lab", kind="lab", capacity_per_replica=capacity, prometheus=None, **more)
     return cast("Target", found)
 
 
@@ -52,8 +52,8 @@ def test_an_ability_that_the_target_lacks_is_named() -> None:
         PodKill(PodKill.Params(how="kill-process"), "lab"),
     ]
     found = gate.refusals(plan(1.0), target(12.0), REPLICAS, faults)
-    needs = ("HasGpus", "CanDelete", "NodeAccess")
-    assert [need in line for need, line in zip(needs, found, strict=True)] == [True] * 3
+    needs = ("GPUs that nvidia-smi can reset", "a controller that", "access to the processes of the replicas")
+    assert [f"needs {need}" in line for need, line in zip(needs, found, strict=True)] == [True] * 3
 
 
 def test_a_route_has_no_replica_to_spare_and_is_not_asked_for_one() -> None:
