@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from drills import victims
+from drills import abilities, victims
 from drills.clock import rng
 from drills.errors import UsageError
 from drills.experiment import Experiment, Item, Load
@@ -131,8 +131,7 @@ def make_plan(
         faults=faults,
         expected=_expected(experiment, target, load),
     )
-    notes = (*_judgeable(plan), *_guarded(plan))
-    _ask_the_checks(plan)
+    notes = (*_judgeable(plan), *_guarded(plan), *_ask_the_checks(plan))
     plan = replace(plan, notes=notes)
     return replace(plan, steps=sentences(_as_written(plan)))
 
@@ -222,10 +221,7 @@ def _planned(experiment: Experiment, target: TargetSpec, item: Item, seed: int) 
     except UsageError as exc:
         raise experiment.problem(item.key, str(exc).removeprefix(f"{item.name}: ")) from None
     for need in sorted(fault.needs() - target.abilities()):
-        what = f"needs {need}, which the target '{target.name}' of kind {target.kind} does not have"
-        if target.kind == "kubernetes" and need in ("NodeAccess", "HasNetwork"):
-            what += "; name a helper's image in kubernetes.helper"
-        raise experiment.problem(item.key, what)
+        raise experiment.problem(item.key, abilities.lacking(need, target.name, target.kind))
     if target.expected_replicas is None:
         return PlannedFault(item, fault, None)
     # Stand-ins, all of them ready: the limits refuse now what they would refuse at the target.
@@ -352,10 +348,13 @@ def _guarded(plan: Plan) -> list[str]:
     return []
 
 
-def _ask_the_checks(plan: Plan) -> None:
+def _ask_the_checks(plan: Plan) -> list[str]:
+    """Refuse what a check says it could never decide; return what may keep it from deciding."""
     from drills.checks import CHECKS
 
-    content = plan.to_json()
+    content, notes = plan.to_json(), []
     for item in plan.experiment.checks:
+        notes += CHECKS[item.name].plan_notes(item.params, content)
         for error in CHECKS[item.name].plan_errors(item.params, content):
             raise plan.experiment.problem(item.key, error)
+    return notes

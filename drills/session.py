@@ -168,7 +168,8 @@ def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
         return Told(judged.exit_code, (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}"))
     lines = present.checks(judged.checks)
     lines += [f"{ended.status}: {ended.reason}"] if ended.reason else []
-    lines += [f"reason: {judged.reason}"] if judged.reason and ended.reason not in judged.reason else []
+    said = ended.reason and ended.reason in judged.reason
+    lines += [f"reason: {judged.reason}"] if judged.reason and not said else []
     lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
     lines.append(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}")
     lines.append(f"postmortem: {_near(folder / 'postmortem.md')}")

@@ -75,6 +75,13 @@ def claim_minimum(quantile: float, confidence: float = CONFIDENCE) -> int:
     return math.ceil(math.log(1.0 - confidence) / math.log(quantile))
 
 
+def shortage(n: int, q: float) -> str:
+    """Say that n are too few to show "at most the share q", however they ended; empty when they may be enough."""
+    if not 0.0 < q < 1.0 or n >= (least := claim_minimum(1.0 - q)):
+        return ""
+    return f"too few to show it: {least} are needed at least"
+
+
 def rank(quantile: float, n: int) -> int:
     """Return the nearest rank (1-based) of a quantile among n values."""
     return min(n, max(1, math.ceil(quantile * n - _RANK_SLACK)))

@@ -7,7 +7,7 @@ from typing import Literal
 from drills import stats
 from drills.checks.base import Check
 from drills.evidence import Evidence
-from drills.model import CheckResult, Json
+from drills.model import CheckResult, Json, Verdict
 from drills.params import Params, Share
 
 
@@ -34,9 +34,12 @@ class Availability(Check[AvailabilityParams]):
         allowed = ev.sla.errors if params.min == "sla" else 1.0 - params.min
         verdict = stats.judge_share(n - good, n, allowed)
         low, high = stats.share_interval(good, n)
+        reason = f"{n - good} of {n} arrivals were not answered; {100 * allowed:.3g} % allowed"
+        if verdict is Verdict.INCONCLUSIVE and (few := stats.shortage(n, allowed)):
+            reason += f"; {few}"
         return cls.result(
             verdict,
-            f"{n - good} of {n} arrivals were not answered; {100 * allowed:.3g} % allowed",
+            reason,
             value=round(good / n, 6),
             bound=round(1.0 - allowed, 6),
             unit="ratio",
@@ -44,6 +47,12 @@ class Availability(Check[AvailabilityParams]):
             interval=(round(low, 6), round(high, 6)),
             detail={"not_answered": n - good, "outcomes": _outcomes(cohort["outcome"].to_list())},
         )
+
+    @classmethod
+    def plan_notes(cls, params: AvailabilityParams, plan: Json) -> list[str]:
+        """Say when fewer arrivals are expected than the bound needs."""
+        allowed = plan["target"]["sla"]["errors"] if params.min == "sla" else 1.0 - params.min
+        return cls.too_few(plan, params.cohort, allowed)
 
     @classmethod
     def plan_errors(cls, params: AvailabilityParams, plan: Json) -> list[str]:  # noqa: ARG003

@@ -9,11 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
+from drills import stats
 from drills.evidence import Evidence
 from drills.model import CheckResult, Json, Verdict
 from drills.params import Duration, Params
 
 P = TypeVar("P", bound=Params)
+#: Arrivals by chance: a cohort of 300 may well have a tenth fewer.
+LEAN = 0.9
 
 
 class Within(Params):
@@ -42,6 +45,19 @@ class Check(ABC, Generic[P]):
     def plan_errors(cls, params: P, plan: Json) -> list[str]:  # noqa: ARG003
         """Return why this check could never decide in a run of that plan (the content of plan.json)."""
         return []
+
+    @classmethod
+    def plan_notes(cls, params: P, plan: Json) -> list[str]:  # noqa: ARG003
+        """Return what may keep this check from deciding in a run of that plan."""
+        return []
+
+    @classmethod
+    def too_few(cls, plan: Json, cohort: str, allowed: float) -> list[str]:
+        """Return that fewer arrivals are expected than it takes to show "at most the share `allowed`"."""
+        expected = plan["expected_requests"].get(cohort)
+        if expected is None or not (few := stats.shortage(int(expected * LEAN), allowed)):
+            return []
+        return [f"{cls.name}: {expected:.0f} requests expected in the cohort {cohort}: may be {few}"]
 
     @classmethod
     def result(cls, verdict: Verdict, reason: str = "", **more: Any) -> CheckResult:

@@ -9,7 +9,7 @@ import polars as pl
 from drills import stats
 from drills.checks.base import Check
 from drills.evidence import Evidence
-from drills.model import CheckResult, Json, Outcome
+from drills.model import CheckResult, Json, Outcome, Verdict
 from drills.params import Params, Share
 
 
@@ -40,9 +40,12 @@ class Goodput(Check[GoodputParams]):
         verdict = stats.judge_share(n - good, n, allowed)
         low, high = stats.share_interval(good, n)
         late = {f"late_{name}": whole.filter(pl.col(name) > bound).height for name, bound in bounds.items()}
+        reason = f"{n - good} of {n} arrivals fell short of something; {100 * allowed:.3g} % may"
+        if verdict is Verdict.INCONCLUSIVE and (few := stats.shortage(n, allowed)):
+            reason += f"; {few}"
         return cls.result(
             verdict,
-            f"{n - good} of {n} arrivals fell short of something; {100 * allowed:.3g} % may",
+            reason,
             value=round(good / n, 6),
             bound=round(1.0 - allowed, 6),
             unit="ratio",
@@ -55,6 +58,13 @@ class Goodput(Check[GoodputParams]):
                 **late,
             },
         )
+
+    @classmethod
+    def plan_notes(cls, params: GoodputParams, plan: Json) -> list[str]:
+        """Say when fewer arrivals are expected than the bound needs."""
+        sla = plan["target"]["sla"]
+        promised = sla["errors"] + sum(1.0 - sla[name]["quantile"] for name in ("ttft", "max_gap", "e2e"))
+        return cls.too_few(plan, params.cohort, promised if params.min == "sla" else 1.0 - params.min)
 
     @classmethod
     def plan_errors(cls, params: GoodputParams, plan: Json) -> list[str]:  # noqa: ARG003

@@ -54,3 +54,19 @@ def test_a_bound_that_no_sample_can_show_is_refused_at_plan_time() -> None:
         "min: 100% can be refuted by a sample but never shown; write for example 99%"
     ]
     assert check.plan_errors(check.Params.model_validate({"min": "99%"}, context=FROM_FILE), {}) == []
+
+
+def test_too_few_arrivals_are_said_to_be_too_few(tmp_path: Path) -> None:
+    """All of them were answered: without the number nobody could tell why that is no pass."""
+    run = runs.healthy(rate=4.0)
+    found = judge(run, tmp_path, "availability")
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.reason.endswith("arrivals were not answered; 1 % allowed; too few to show it: 299 are needed at least")
+
+
+@pytest.mark.parametrize(("expected", "said"), [(300.0, True), (400.0, False)])
+def test_a_plan_says_that_there_may_be_too_few(expected: float, said: bool) -> None:
+    plan = {"target": {"sla": {"errors": 0.01}}, "expected_requests": {"fault": expected}}
+    check = CHECKS["availability"]
+    notes = check.plan_notes(check.Params.model_validate({}, context=FROM_FILE), plan)
+    assert bool(notes) is said

@@ -207,6 +207,23 @@ def test_a_probe_that_was_silent_is_inconclusive(tmp_path: Path, probe: str, whe
     assert f"probe {probe} of" in found.reason
 
 
+@pytest.mark.parametrize(("asked", "gap_s", "verdict"), [
+    (True, 35.0, Verdict.INCONCLUSIVE), (True, 25.0, Verdict.PASS), (False, 60.0, Verdict.PASS),
+])  # fmt: skip
+def test_looks_at_the_gpus_are_rarer_and_matter_to_one_check(
+    tmp_path: Path, asked: bool, gap_s: float, verdict: Verdict
+) -> None:
+    run = runs.healthy()
+    if not asked:
+        checks = run.plan["experiment"]["checks"]
+        run.plan["experiment"]["checks"] = [check for check in checks if check["check"] != "metrics"]
+    gap = (FAULT + 30, FAULT + 30 + gap_s)
+    run.samples = [s for s in run.samples if s["probe"] != "gpu" or not gap[0] < s["mono"] < gap[1]]
+    reason = judged(run, tmp_path).reason
+    silent = "probe gpu of lab is silent" in reason
+    assert silent is (verdict is Verdict.INCONCLUSIVE), reason
+
+
 def test_a_probe_may_keep_its_hands_off_during_a_deed(tmp_path: Path) -> None:
     run = runs.healthy()
     run.samples = [s for s in run.samples if s["probe"] != "router" or not HIT < s["mono"] < HIT + 18]
