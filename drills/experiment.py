@@ -242,6 +242,7 @@ def from_document(document: Document) -> Experiment:
     from drills.faults import FAULTS
 
     top = validate(ExperimentFile, document.data, document)
+    _check_playbook(document, top.playbook)
     return Experiment(
         name=top.name,
         title=top.title,
@@ -278,12 +279,23 @@ def _check_how(document: Document, params: Any, key: Key) -> None:
             raise document.problem((*key, "how", kind), f"unknown kind of target '{kind}'{nearest(kind, KINDS)}")
 
 
+def _check_playbook(document: Document, name: str | None) -> None:
+    """Refuse the name of a playbook that is in neither folder: who is paged would look for it in vain."""
+    known = {path.stem for folder in _folders("playbooks", None) for path in folder.glob("*.md")}
+    if name is not None and name not in known:
+        raise document.problem(("playbook",), f"unknown playbook '{name}'{nearest(name, known)}")
+
+
 def experiment_folders(cwd: Path | None = None) -> tuple[Path, ...]:
     """Return where experiments are looked for, in order: ./experiments, then the package's own."""
-    own = Path(str(importlib.resources.files("drills"))) / "data" / "experiments"
+    return _folders("experiments", cwd)
+
+
+def _folders(name: str, cwd: Path | None) -> tuple[Path, ...]:
+    own = Path(str(importlib.resources.files("drills"))) / "data" / name
     if not own.is_dir():  # a source checkout; in the wheel they are package data
-        own = Path(__file__).resolve().parent.parent / "experiments"
-    here = (cwd or Path()) / "experiments"  # relative in error texts, as the user would type it
+        own = Path(__file__).resolve().parent.parent / name
+    here = (cwd or Path()) / name  # relative in error texts, as the user would type it
     same = here.is_dir() and own.is_dir() and here.samefile(own)
     return tuple(folder for folder in ((here,) if same else (here, own)) if folder.is_dir())
 

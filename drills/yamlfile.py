@@ -148,9 +148,19 @@ def _unreadable(path: Path, text: str, exc: Exception) -> FileProblem:
         return FileProblem(path, f"character #x{int(exc.character):04x} is not allowed in YAML", line=line)
     if isinstance(exc, MarkedYAMLError):
         mark = exc.problem_mark or exc.context_mark
+        if mark and _at_a_tab(text, mark.line, mark.column):
+            return FileProblem(path, "a tab stands where YAML takes spaces only; replace it", line=mark.line + 1)
         problem = re.sub(r"""'[^']*'|"[^"]*\"""", _grammar_only, " ".join(str(exc.problem or exc.context).split()))
         return FileProblem(path, f"is not YAML: {problem}", line=mark.line + 1 if mark else None)
     return FileProblem(path, f"is not YAML that can be read ({type(exc).__name__})")
+
+
+def _at_a_tab(text: str, line: int, column: int) -> bool:
+    """Whether the parser stopped at a tab, or in a line indented with one; it only says that it found no token."""
+    rows = text.splitlines()
+    row = rows[line] if line < len(rows) else ""
+    indent = row[: len(row) - len(row.lstrip())]
+    return "\t" in indent + row[column : column + 1]
 
 
 def _grammar_only(quoted: re.Match[str]) -> str:

@@ -125,6 +125,7 @@ BAD: list[tuple[str, str, str]] = [
     ("{lab: delete}", "{lab: deleet}", "x.yaml:12: faults[0].pod-kill.how.lab: unknown value 'deleet'; did you mean"),
     ("{lab: delete}", "{}", "x.yaml:12: faults[0].pod-kill.how: is empty; name a kind of target: lab, kubernetes, hos"),
     ("drill: 1", "drill: 2", "x.yaml:1: drill: unknown value 2; valid: 1"),
+    ("playbook: pod-kill", "playbook: pod-kil", "x.yaml:5: playbook: unknown playbook 'pod-kil'; did you mean 'pod-"),
     # quantities
     ("within: 5s", "within: 5", f"x.yaml:17: checks[0].failover.within: duration 5 has no unit; {DURATION} 5s (units:"),
     ("within: 5s", "within: 5sec", "x.yaml:17: checks[0].failover.within: duration '5sec' has the unknown unit 'sec'"),
@@ -279,6 +280,17 @@ def test_the_folder_here_comes_before_the_package(tmp_path: Path) -> None:
     listed = {entry.name: entry for entry in experiment.list_experiments(tmp_path)}
     assert listed["noop"].title == "Mine"
     assert {"noop", "pod-kill", "gpu-reset"} <= set(listed)
+
+
+def test_a_playbook_of_ones_own_lies_beside_the_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = GOOD.replace("playbook: pod-kill", "playbook: our-pods")
+    assert "unknown playbook 'our-pods'; valid: engine-hang, " in problem(tmp_path, text)
+    (tmp_path / "playbooks").mkdir()
+    (tmp_path / "playbooks" / "our-pods.md").touch()
+    assert load(tmp_path, text).playbook == "our-pods"
+    assert load(tmp_path, GOOD).playbook == "pod-kill"
+    assert "did you mean 'our-pods'?" in problem(tmp_path, text.replace("our-pods", "our-pod"))
 
 
 def test_a_path_names_a_file(tmp_path: Path) -> None:
