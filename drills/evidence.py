@@ -22,7 +22,7 @@ from pathlib import Path
 
 import polars as pl
 
-from drills import journal, records, shapes, strictjson
+from drills import files, journal, records, shapes, strictjson
 from drills.errors import FileProblem
 from drills.model import Bound, Event, Json, Outcome, Phase, Sla
 
@@ -304,7 +304,7 @@ def _no_file(path: Path) -> str:
 
 def _object(path: Path) -> Json:
     try:
-        found = strictjson.loads(path.read_bytes())
+        found = strictjson.loads(files.read(path))
     except FileNotFoundError:
         return {}
     except OSError as exc:
@@ -324,7 +324,7 @@ def _samples(path: Path, problems: list[str]) -> tuple[Json, ...]:
     found: list[Json] = []
     bad: list[int] = []
     try:
-        content = path.read_bytes()
+        content = files.read(path)
     except FileNotFoundError:
         return ()
     except OSError as exc:

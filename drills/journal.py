@@ -17,10 +17,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from drills import strictjson
+from drills import files, strictjson
 from drills.clock import Clock, utc
 from drills.errors import EXIT_STOPPED, DrillError, FileProblem
 from drills.model import Event, Json
+
+#: A pipe that somebody put in its place must not keep a recovery waiting for a reader.
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class JournalError(DrillError):
@@ -42,7 +45,7 @@ class Journal:
         self._lock = threading.Lock()
         try:
             new = not self.path.exists()
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self.path, FLAGS, 0o644)
             fcntl.flock(self._fd, fcntl.LOCK_SH)  # for `being_written`, until it is closed or its writer dies
             if new:
                 _sync_folder(self.path.parent)
@@ -94,7 +97,7 @@ class Journal:
         """Cut off a torn last line and return the last number in the file (0 for none)."""
         if not self.path.is_file():
             return 0
-        whole = _whole_lines(self.path.read_bytes())
+        whole = _whole_lines(files.read(self.path))
         if len(whole) != self.path.stat().st_size:
             os.ftruncate(self._fd, len(whole))
             os.fsync(self._fd)
@@ -105,7 +108,7 @@ class Journal:
 def being_written(path: Path | str) -> bool:
     """Whether a process on this machine has the journal open to write; one that is not there has no writer."""
     try:
-        with Path(path).open("rb") as file:
+        with files.opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -120,7 +123,7 @@ def read(path: Path | str) -> list[Event]:
     A `mono` that is no number is NaN; other numbers that are none are null.
     """
     try:
-        content = Path(path).read_bytes()
+        content = files.read(path)
     except OSError as exc:
         raise JournalUnreadable(path, f"the journal cannot be read: {exc.strerror or exc}") from None
     return _parse(_whole_lines(content), Path(path))

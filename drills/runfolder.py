@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from drills import files
 from drills.errors import FileProblem, Refused, nearest
 
 #: Where runs are kept, below the working folder.
@@ -90,7 +91,7 @@ def run_id(folder: Path) -> str:
 
 def _refused(folder: Path) -> bool:
     try:
-        return b'"status":"refused"' in (folder / "journal.jsonl").read_bytes()[-TAIL_BYTES:]
+        return b'"status":"refused"' in files.read(folder / "journal.jsonl")[-TAIL_BYTES:]
     except OSError:
         return False
 

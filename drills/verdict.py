@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from drills import evidence
+from drills import evidence, files
 from drills.checks import CHECKS, validity
 from drills.errors import (
     EXIT_FAIL,
@@ -47,22 +48,21 @@ def write(run_folder: Path | str) -> RunVerdict:
     except DrillError:
         _forget(path)
         raise
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(encode(verdict))
-    temporary.replace(path)
+    files.write(path, encode(verdict))
     return verdict
 
 
 def _forget(path: Path) -> None:
-    """Remove a verdict of other files than those that are here now."""
-    if path.is_file() or path.is_symlink():
-        path.unlink()
+    """Remove a verdict of other files than those that are here now, if that can be done: what counts is said next."""
+    with suppress(OSError):
+        if path.is_file() or path.is_symlink():
+            path.unlink()
 
 
 def stale(run_folder: Path | str, verdict: RunVerdict) -> str:
     """Say that verdict.json is not there, or is not what the files give now; empty when it is."""
     try:
-        stored = (Path(run_folder) / FILE).read_bytes()
+        stored = files.read(Path(run_folder) / FILE)
     except OSError:
         return f"{FILE} is not there; `drill judge` writes it"
     return "" if stored == encode(verdict) else f"{FILE} says something else than these files: `drill judge` mends it"

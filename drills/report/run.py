@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from drills import files
 from drills.model import Phase
 from drills.report import figures, lessons, retries, sections, stages, validity, words
 from drills.report.escape import code, prose, visible
@@ -27,9 +28,7 @@ def write(folder: Path | str) -> Path:
     folder = Path(folder)
     made = render(folder)
     for name, content in made.items():
-        part = folder / f".{name}.part"
-        part.write_bytes(content)
-        part.replace(folder / name)
+        files.write(folder / name, content)
     return folder / POSTMORTEM
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drills import evidence, shapes, strictjson
+from drills import evidence, files, shapes, strictjson
 from drills.errors import FileProblem
 from drills.evidence import Evidence
 from drills.model import Json
@@ -40,7 +40,7 @@ def _torn(path: Path) -> bool:
     """Whether the last line of a file was cut off while it was written."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         file.seek(-1, 2)
         return file.read(1) != b"\n"
 
@@ -50,7 +50,7 @@ def _verdict(path: Path) -> Json:
         return {}
     again = "delete it and run `drill judge` again"
     try:
-        value: Any = strictjson.loads(path.read_bytes())
+        value: Any = strictjson.loads(files.read(path))
     except OSError as error:
         raise FileProblem(path, f"cannot be read ({error.strerror or error})") from None
     except ValueError as error:
@@ -63,7 +63,7 @@ def _verdict(path: Path) -> Json:
 def checksums(folder: Path) -> list[tuple[str, str]]:
     """Return name and sha256 of each file of the run that is there."""
     there = [name for name in FILES if (folder / name).is_file()]
-    return [(name, hashlib.sha256((folder / name).read_bytes()).hexdigest()) for name in there]
+    return [(name, hashlib.sha256(files.read(folder / name)).hexdigest()) for name in there]
 
 
 def find(value: Any, key: str) -> Any:
