@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from drills.model import Json
 
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 PLAIN_INTERVAL_S = 10.0
 REFRESH_PER_S = 4
 LINES_KEPT = 8
+
+
+class View(Protocol):
+    """What shows the run to a person."""
+
+    def phase(self, phase: str, planned_s: float) -> None:
+        """Begin a phase."""
+
+    def say(self, text: str) -> None:
+        """Show one line that matters."""
+
+    def tick(self, now: Json) -> None:
+        """Show the present state."""
 
 
 class PlainView:

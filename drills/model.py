@@ -346,7 +346,8 @@ class Fault(Protocol):
     """preflight → aim → inject → observe → revert. One file each in `drills/faults/`.
 
     One that aims at the route to all primaries, whom nobody can replace, says so with `route: ClassVar[bool] = True`;
-    it takes no parameter `victims`.
+    it takes no parameter `victims`. One whose proof takes its time says how much in `proof_s`, seconds: a fault phase
+    that is over sooner is refused. Whoever waits asks the context whether the run stops.
     """
 
     name: ClassVar[str]

@@ -131,6 +131,7 @@ def make_plan(
         faults=faults,
         expected=_expected(experiment, target, load),
     )
+    _provable(plan)
     notes = (*_judgeable(plan), *_guarded(plan), *_ask_the_checks(plan))
     plan = replace(plan, notes=notes)
     return replace(plan, steps=sentences(_as_written(plan)))
@@ -283,6 +284,18 @@ def _rate(load: Load, target: TargetSpec) -> float:
     if load.arrivals.rate is not None:
         return load.arrivals.rate
     return (load.arrivals.users or 0) / ((load.arrivals.think or 0.0) + target.sla.e2e.value_s)
+
+
+def _provable(plan: Plan) -> None:
+    """Refuse a fault that is over before its proof is."""
+    for planned in plan.faults:
+        needed_s = float(getattr(planned.fault, "proof_s", 0.0))
+        if plan.phases.fault_s <= needed_s:
+            what = (
+                f"its proof alone takes {seconds(needed_s)}, and the fault phase lasts {seconds(plan.phases.fault_s)}: "
+                "make that longer"
+            )
+            raise plan.experiment.problem(planned.item.key, what)
 
 
 def _judgeable(plan: Plan) -> list[str]:

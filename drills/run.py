@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from drills import gate, lock, victims
 from drills.active import ActiveFaults
@@ -22,7 +21,7 @@ from drills.clock import Clock, rng
 from drills.errors import DrillError, Refused, Stopped, Unreachable
 from drills.guards import Guards
 from drills.journal import Journal
-from drills.live import worth_saying
+from drills.live import View, worth_saying
 from drills.load.process import LoadProcess
 from drills.model import Context, Fault, HasLedger, Json, Left, Phase, Replica, Restored, Target
 from drills.probes.sampler import Sampler
@@ -31,24 +30,12 @@ from drills.tenure import ChangedByOthers, Tenure
 from drills.watch import Watch
 
 TICK_S = 0.1
+SILENT_S = 15.0  # without a heartbeat, one a second: then nobody knows what the load does
 ASK_INTERVAL_S = 1.0  # between two looks at what is asked of the run, and at its timers
 ASK_AGAIN_S = 5.0  # after one that got no answer
 WATCH_S = 20.0  # of good service before the recovery may end early
 DRAIN_S = 8.0
 LOCK_SLACK_S = 300.0  # a lock outlives the planned phases by this: start, deeds and revert need time too
-
-
-class View(Protocol):
-    """What shows the run to a person."""
-
-    def phase(self, phase: str, planned_s: float) -> None:
-        """Begin a phase."""
-
-    def say(self, text: str) -> None:
-        """Show one line that matters."""
-
-    def tick(self, now: Json) -> None:
-        """Show the present state."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +74,7 @@ class Drill:
         # Written down as they come, however long the target keeps the driver waiting.
         self.load = LoadProcess(on_beat=lambda beat: self.sampler.write("load", "generator", beat))
         self.guards = Guards(s.plan["experiment"]["guards"])
-        context = Context(self.tell, self._sleep, s.clock.mono, lambda: s.stop.reason is not None)
+        context = Context(self.tell, self._sleep, s.clock.mono, self._stopping)
         self.active = ActiveFaults(
             self.run, s.target, s.clock, tell=self.tell, note=self.note, context=context, sample=self.sampler.write
         )
@@ -95,6 +82,7 @@ class Drill:
         mine = lock.mine(self.run, s.folder, lives_s, os.getpid(), s.clock)
         self.tenure = Tenure(s.target, mine, s.clock, self.note)
         self.broken: Exception | None = None
+        self.ending: Exception | None = None  # noticed while a fault was waiting for something
         self.next_ask_mono = 0.0
         self.load_began_mono = 0.0
 
@@ -154,7 +142,7 @@ class Drill:
         except Refused as error:  # at the last look before the deed
             status, reason = ("broken" if self.active.hit_mono else "refused"), str(error)
         except Stopped as error:
-            status, reason = "stopped", self._stopped(error)
+            status, reason = self._stopped_by(error if self.stop.reason else self.ending or error)
         except (DrillError, OSError) as error:
             status, reason = "broken", str(error)
         finally:
@@ -163,7 +151,13 @@ class Drill:
             self._finish()
         return Ended(status, reason, self.active.restored, tuple(self.active.manual))
 
-    def _stopped(self, error: Stopped) -> str:
+    def _stopped_by(self, error: Exception) -> tuple[str, str]:
+        """Return how the run ends when a fault was told to stop, be it for what is no wish of anybody."""
+        if isinstance(error, Stopped):
+            return "stopped", self._stopped(error)
+        return "changed" if isinstance(error, ChangedByOthers) else "broken", str(error)
+
+    def _stopped(self, error: Exception) -> str:
         """Return why the run was stopped; a signal is journalled wherever it was noticed."""
         self.s.view.say(f"{self.stop.reason or error}: putting everything back")
         if self.stop.reason is None:
@@ -271,10 +265,20 @@ class Drill:
         self.clock.sleep(seconds)
         self._show(None)
 
+    def _stopping(self) -> bool:
+        """Whether the run must end: faults ask while they wait, and so all that ends a run is looked at then too."""
+        try:
+            self._look_out()
+        except Exception as error:
+            self.ending = self.ending or error
+        return self.ending is not None
+
     def _look_out(self) -> None:
         """Raise what ends the run: a signal, the stop button, a guard, the load's or a probe's death."""
         if self.stop.reason:
             raise Stopped(self.stop.reason)
+        if self.ending is not None:
+            raise self.ending
         if self.broken is not None:
             raise self.broken
         self.tenure.look()
@@ -282,6 +286,8 @@ class Drill:
             self._ask_target()
         if not self.load.alive():
             raise DrillError(f"the load process ended early: {self.load.death() or 'no reason given'}")
+        if (silent_s := self.load.silent_s()) > SILENT_S:
+            raise DrillError(f"the load process has not been heard for {silent_s:.0f} s")
         if tripped := self.guards.tripped(self.load.beats(), self.watch.ready()[0]):
             self.tell("guard", tripped)
             raise Stopped(f"guard {tripped['guard']}: {tripped['value']} against {tripped['bound']}")

@@ -45,6 +45,7 @@ class LoadProcess:
         self._on_beat = on_beat
         self._lock = threading.Lock()
         self._beats: list[Json] = []
+        self._heard = time.monotonic()
         self._final: Json | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._log = Path(os.devnull)
@@ -99,6 +100,11 @@ class LoadProcess:
         """The last message, None while it runs and when it died without one."""
         with self._lock:
             return self._final
+
+    def silent_s(self) -> float:
+        """Return for how long nothing was heard of it, on this side's clock; 0 once it has said its last."""
+        with self._lock:
+            return 0.0 if self._final is not None else time.monotonic() - self._heard
 
     def beats(self) -> list[Json]:
         """Return all heartbeats so far."""
@@ -175,6 +181,8 @@ class LoadProcess:
 
     def _take(self, message: Json) -> None:
         kind = message.get("type")
+        with self._lock:
+            self._heard = time.monotonic()
         if kind == "ready":
             self._ready.set()
         elif kind == "final":

@@ -47,6 +47,23 @@ def until_beat(load: LoadProcess, count: int) -> None:
         time.sleep(0.02)
 
 
+def test_silence_is_told_by_what_is_heard(tmp_path: Path, slow: Engine) -> None:
+    load = start(tmp_path, slow.url)
+    until_beat(load, 1)
+    assert load.silent_s() < 10
+    os.kill(load.pid, signal.SIGSTOP)
+    count = len(load.beats())
+    deadline = time.monotonic() + 30
+    while load.silent_s() < 3.5:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(load.pid, signal.SIGCONT)
+    until_beat(load, count + 2)
+    assert load.silent_s() < 3.5
+    load.stop(0.5)
+    assert load.silent_s() == 0.0
+
+
 def test_stop_drains_then_cancels_what_is_open(tmp_path: Path, slow: Engine) -> None:
     load = start(tmp_path, slow.url)
     until_beat(load, 1)

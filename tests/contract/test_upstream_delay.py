@@ -215,6 +215,24 @@ def test_the_way_back_does_not_wait_for_a_proxy_that_is_stopped(route: Route) ->
     assert deed.observe(receipt).on is False
 
 
+def test_whoever_stops_the_run_does_not_wait_for_a_late_answer(route: Route) -> None:
+    deed = Deed(route, delay_s=40.0)
+    receipt = deed.aim()
+    deed.inject(receipt)
+    asked: list[float] = []
+
+    def stopping() -> bool:
+        asked.append(time.monotonic())
+        return len(asked) > 4
+
+    deed.context.stopping = stopping
+    began = time.monotonic()
+    assert deed.observe(receipt).on is None
+    assert time.monotonic() - began < 20  # half of the delay: it was not waited for
+    assert deed.fault.revert(deed.route, receipt, deed.context) is Restored.CLEAN
+    assert deed.observe(receipt).on is False  # and the way back is proven all the same
+
+
 def test_preflight_refuses_what_could_not_be_proven(route: Route, monkeypatch: pytest.MonkeyPatch) -> None:
     deed = Deed(route)
     route.proxies["r0"].fault("first_byte", DELAY_S, name="somebody")

@@ -324,6 +324,15 @@ def test_a_fault_of_the_route_draws_no_victims() -> None:
         tried(ROUTE.replace("{delay: 2s}", "{victims: 1}"))
 
 
+@pytest.mark.parametrize(("delay", "refused"), [("59s", False), ("60s", True)])
+def test_a_fault_that_is_over_before_its_proof_is_refused(delay: str, refused: bool) -> None:
+    text = HELD.replace("noop: {victims: 1}", f"upstream-delay: {{delay: {delay}}}")
+    if not refused:
+        assert made(text).faults[0].fault.name == "upstream-delay"
+        return
+    assert "its proof alone takes 1m" in problem(text) or "its proof alone takes 60s" in problem(text)
+
+
 def test_a_route_needs_proxies() -> None:
     spec = target.from_document(yamlfile.parse(Path("d.yaml"), HOSTS)).pick()
     said = "needs ledger proxies in front of the replicas, which the target 'metal' of kind hosts does not have; only"
