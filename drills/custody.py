@@ -10,17 +10,48 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from drills.errors import DrillError
+from drills import strictjson
+from drills.errors import DrillError, Refused
+from drills.strictjson import Shape, is_count, is_number, is_text
 
 if TYPE_CHECKING:
     from drills.clock import Clock
     from drills.model import Json, Receipt, Restored
 
 
+#: The last second that has a date; a wall time beyond it is none.
+WALL_MAX: Final = 253402300799.0
+PID_MAX: Final = 2**22
+
+
 class LockLost(DrillError):
     """Somebody else holds the target now, or nobody: the run must end."""
+
+
+class LockUnreadable(Refused):
+    """The lock is damaged, so nobody can tell whether a run drills the target. The text says what to do."""
+
+
+def is_wall(value: Any) -> bool:
+    """Whether it is a wall time that has a date, seconds since the epoch."""
+    return is_number(value) and 0 <= value <= WALL_MAX
+
+
+def is_pid(value: Any) -> bool:
+    """Whether a process can have that number."""
+    return is_count(value) and 0 < value <= PID_MAX
+
+
+def is_start(value: Any) -> bool:
+    """Whether a process can have begun then, in clock ticks since boot."""
+    return is_count(value) and 0 <= value <= strictjson.INT_MAX
+
+
+def is_word(value: Any) -> bool:
+    """Whether it is text that can be written to a file and be a path: not empty, no NUL, no half of a character."""
+    return is_text(value) and "" != value == value.encode("utf-8", "ignore").decode() and "\0" not in value
 
 
 @dataclass(frozen=True)
@@ -46,7 +77,7 @@ class Outstanding:
 
     @property
     def timer_state(self) -> str:
-        """armed | released | undone | undo failed | disarmed | failed | dead | none."""
+        """armed | released | undone | undo failed | disarmed | failed | dead | unreadable | none."""
         return str(self.timer.get("state", "none"))
 
     def sentence(self) -> str:
@@ -58,8 +89,55 @@ class Outstanding:
             "undone": f"undone by its timer at {_clock(self.timer.get('at'))}, not yet verified",
             "undo failed": "its timer could NOT undo it",
             "dead": "its timer was killed, so nothing undoes it by itself",
+            "unreadable": "what its timer says cannot be read",
         }.get(self.timer_state, "no timer runs" if self.receipt.undo else "it leaves nothing to undo")
         return f"{self.receipt.fault} on {names} (run {self.receipt.run}): {off}"
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A receipt that lies on a target and cannot be read: what to do is for people to find out."""
+
+    id: str  # of the receipt, by its name
+    what: str  # a sentence: where, what, what to do
+    remove: str  # the command that takes it away
+
+    @property
+    def run(self) -> str:
+        """Return whose it is; "" when its name does not say so."""
+        run, _, rest = self.id.partition("-")
+        return run if rest else ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies on a target: one receipt that cannot be read hides none of the others."""
+
+    outstanding: list[Outstanding]  # oldest first
+    unreadable: list[Unreadable]
+
+    def all(self) -> list[Outstanding]:
+        """Return them. Refused when one of them cannot be read."""
+        for one in self.unreadable:
+            raise Refused(one.what)
+        return self.outstanding
+
+
+_TIMER: Final[Shape] = {"state": is_text, "pid": is_pid, "start": is_start, "deadline_wall": is_wall, "at?": is_wall}
+_STATES: Final = frozenset({"armed", "released", "undone", "undo failed", "disarmed", "failed"})
+
+
+def timer_of(text: str | None) -> Json:
+    """Return what a timer's file says: nothing when it is not there, the state "unreadable" when it is damaged."""
+    if text is None:
+        return {}
+    try:
+        said = strictjson.loads(text.encode("utf-8", "replace"))
+    except ValueError:
+        return {"state": "unreadable"}
+    if strictjson.misfit(said, _TIMER) or said["state"] not in _STATES:
+        return {"state": "unreadable"}
+    return dict(said)
 
 
 class Custody(Protocol):
@@ -70,7 +148,10 @@ class Custody(Protocol):
     """
 
     def held(self) -> Lock | None:
-        """Return the lock as it is; None when nobody holds it. Whether its driver lives is for `lock.dead` to say."""
+        """Return the lock as it is; None when nobody holds it. Whether its driver lives is for `lock.dead` to say.
+
+        Raises LockUnreadable when it is damaged.
+        """
 
     def take(self, lock: Lock, clock: Clock) -> None:
         """Take the target. Refused when it is held, when an earlier run is not put back, or another one is quicker.
@@ -90,6 +171,9 @@ class Custody(Protocol):
 
     def outstanding(self) -> list[Outstanding]:
         """Return the receipts that lie on the target, oldest first. Refused when one of them cannot be read."""
+
+    def found(self) -> Found:
+        """Return what lies on the target, and what of it cannot be read."""
 
     def arm(self, receipt: Receipt) -> Json:
         """Lay the receipt down at the target, start its timer there, and return {"ok": true, "pid", "start", ...}.

@@ -57,7 +57,7 @@ class Journal:
         """Append one event and return it once it is on disk; raises JournalError when it cannot be."""
         with self._lock:
             told = Event(self.last_n + 1, utc(self._clock.wall()), round(self._clock.mono(), 6), event, data)
-            self._append((encode(dataclasses.asdict(told)) + "\n").encode())
+            self._append((encode(dataclasses.asdict(told)) + "\n").encode("utf-8", "backslashreplace"))
             self.last_n = told.n
         return told
 

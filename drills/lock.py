@@ -8,10 +8,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
+from drills import strictjson
 from drills.access import procs
 from drills.clock import Clock, utc
-from drills.custody import Lock, Outstanding
+from drills.custody import Lock, LockUnreadable, Outstanding, is_pid, is_start, is_wall, is_word
 from drills.errors import Refused
 
 
@@ -22,6 +24,27 @@ def mine(run: str, folder: Path, lives_s: float, pid: int, clock: Clock) -> Lock
     now = clock.wall()
     owner = f"{getpass.getuser()}@{socket.gethostname()}"
     return Lock(run, owner, machine(), pid, procs.start(pid) or 0, now, now + lives_s, str(folder))
+
+
+_SHAPE: Final[dict[str, Any]] = {
+    "run": is_word, "owner": is_word, "machine": is_word, "pid": is_pid, "start": is_start, "taken_wall": is_wall,
+    "expires_wall": is_wall, "folder": is_word,
+}  # fmt: skip
+
+
+def parse(text: str, where: str, remove: str) -> Lock:
+    """Return the lock that was written down; LockUnreadable when it is none. `remove` is the command to remove it."""
+    try:
+        said = strictjson.loads(text.encode("utf-8", "replace"))
+        why = strictjson.misfit(said, _SHAPE)
+    except ValueError:
+        why = "it is no JSON"
+    if why:
+        raise LockUnreadable(
+            f"{where}: is no lock that can be read ({why}), so nobody can tell whether a run drills this target; "
+            f"when none does: {remove}; then `drill recover`"
+        )
+    return Lock(**{key: said[key] for key in _SHAPE})
 
 
 def dead(lock: Lock, clock: Clock) -> bool:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import signal
 from dataclasses import asdict
+from typing import Any, Final
 
-from drills.errors import Refused
+from drills import strictjson
+from drills.custody import Unreadable, is_pid, is_start, is_word
 from drills.model import Context, Json, Receipt, Restored, Target
+from drills.strictjson import Shape, is_count, is_number, is_object, is_text
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+
+
+class Damaged(ValueError):
+    """What should be a receipt is none of this version; the text says why."""
 
 
 def to_json(receipt: Receipt) -> Json:
@@ -16,20 +27,84 @@ def to_json(receipt: Receipt) -> Json:
     return data
 
 
-def from_json(data: Json) -> Receipt:
-    """Return the receipt that `to_json` wrote."""
-    return Receipt(**{**data, **{k: tuple(data[k]) for k in ("victims", "holds", "undo")}})
+def from_json(data: Any) -> Receipt:
+    """Return the receipt that `to_json` wrote. Raises Damaged."""
+    why = strictjson.misfit(data, _SHAPE)
+    whys = [why] if why else [said for i, step in enumerate(data["undo"]) if (said := _unfit(step, f"undo[{i}]"))]
+    if whys:
+        raise Damaged(whys[0])
+    lists = {key: tuple(data[key]) for key in ("victims", "holds", "undo")}
+    return Receipt(**{key: data[key] for key in _SHAPE if key in data} | lists)
 
 
-def parse(text: str, where: str) -> Receipt:
-    """Return the receipt that lies at a target; Refused when it is none: then only a person can tell what to do."""
+def parse(text: str, name: str) -> Receipt:
+    """Return the receipt of that name that lies at a target. Raises Damaged."""
     try:
-        return from_json(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise Refused(
-            f"{where}: is no receipt of this version; look at what its run changed (the journal tells), "
-            "put it back by hand, then remove it"
-        ) from None
+        data = strictjson.loads(text.encode("utf-8", "replace"))
+    except ValueError:
+        raise Damaged("it is no JSON") from None
+    receipt = from_json(data)
+    if receipt.id != name:
+        raise Damaged(f"it is that of {receipt.id}")
+    return receipt
+
+
+def unreadable(name: str, where: str, why: object, remove: str) -> Unreadable:
+    """Return what is said of a receipt that cannot be read: only a person can tell what to do."""
+    what = (
+        f"{where}: is no receipt of this version ({why}); look at what its run changed (the journal tells), "
+        f"put it back by hand, then remove it: {remove}"
+    )
+    return Unreadable(name, what, remove)
+
+
+# ---- shapes ------------------------------------------------------------------------------------------
+
+
+def _signal(value: Any) -> bool:
+    return is_text(value) and f"SIG{value}" in signal.Signals.__members__
+
+
+def _id(value: Any) -> bool:
+    return is_text(value) and _ID.fullmatch(value) is not None
+
+
+def _seconds(value: Any) -> bool:
+    return is_number(value) and 0 <= value <= 1e9
+
+
+_PROCESS: Final[Shape] = {"pid": is_pid, "start": is_start}
+_TABLE: Final = {"netns?": {"pid": is_pid, "start": is_start, "inode": is_count}, "iptables": is_word,
+                 "table": is_word, "chain": is_word}  # fmt: skip
+#: What each undo step must say: the closed set of `drills.access.ontarget`.
+STEPS: Final[dict[str, dict[str, Any]]] = {
+    "remove": {"path": is_word},
+    "signal": {"pid": is_pid, "start": is_start, "signal": _signal, "once_gone?": _PROCESS},
+    "run": {"argv": [is_text], "timeout_s?": _seconds},
+    "write": {"path": is_word, "text": is_text, "ours": is_text},
+    "unrule": {**_TABLE, "rule": [is_text]},
+    "unchain": _TABLE,
+}
+_SHAPE: Final[dict[str, Any]] = {
+    "id": _id, "run": _id, "fault": is_word, "target": is_word, "host": is_text,
+    "victims": [{"name": is_word}], "prior": is_object, "holds": [is_word], "undo": [is_object],
+    "deadline_s": _seconds, "params": is_object,
+}  # fmt: skip
+
+
+def _unfit(step: Json, where: str) -> str:
+    """Say why that is no undo step that can be carried out; empty when it is one."""
+    do = step.get("do")
+    if not is_text(do) or do not in STEPS:
+        return f"{where}.do is none of {', '.join(STEPS)}"
+    if do in ("unrule", "unchain") and "netns" not in step:
+        return f"{where}.netns is missing"
+    if do == "run" and not step.get("argv"):
+        return f"{where}.argv is missing"
+    return strictjson.misfit(step, {**STEPS[do], "host?": is_text}, where)
+
+
+# ---- the way back ------------------------------------------------------------------------------------
 
 
 def revert(target: Target, receipt: Receipt, ctx: Context) -> Restored:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,10 +17,10 @@ from pathlib import Path
 from drills import lock as locks
 from drills.access.local import TEMPORARY
 from drills.clock import Clock
-from drills.custody import Lock, LockLost, Outstanding
+from drills.custody import Found, Lock, LockLost, LockUnreadable, Outstanding, Unreadable, timer_of
 from drills.errors import Refused
 from drills.model import Host, Json, Receipt, Restored
-from drills.receipts import manual, parse, to_json
+from drills.receipts import Damaged, manual, parse, to_json, unreadable
 
 COMMAND_TIMEOUT_S = 15.0
 UNDO_TIMEOUT_S = 60.0
@@ -40,20 +41,27 @@ class FileCustody:
     # ---- the lock ------------------------------------------------------------------------------------
 
     def held(self) -> Lock | None:
-        """Return the lock as it is; None when nobody holds it."""
-        return _lock(self._lock_text())
+        """Return the lock as it is; None when nobody holds it, LockUnreadable when it is damaged."""
+        return self._lock(self._lock_text())
+
+    def _lock(self, text: str | None) -> Lock | None:
+        path = self._lock_file()
+        return None if text is None else locks.parse(text, path, shlex.join(["rm", path]))
 
     def take(self, lock: Lock, clock: Clock) -> None:
         """Take the lock. Refused when it is held or when an earlier run is not put back."""
         locks.refuse_leftovers(self.target, self.outstanding())
         text = self._lock_text()
-        locks.refuse_held(self.target, _lock(text), clock)
-        if not self._swap(text, json.dumps(asdict(lock)), lock.run):
+        locks.refuse_held(self.target, self._lock(text), clock)
+        if not self._swap(text or "", json.dumps(asdict(lock)), lock.run):
             raise Refused(f"target {self.target}: another run took the lock at this moment; try again")
 
     def renew(self, lock: Lock, clock: Clock) -> None:  # noqa: ARG002 - of the protocol
         """See that the lock is still ours; a file needs no renewal (LockLost)."""
-        held = self.held()
+        try:
+            held = self.held()
+        except LockUnreadable as error:
+            raise LockLost(str(error)) from None
         if held is None or held.run != lock.run:
             now = f"run {held.run} of {held.owner} has it" if held else "its file is gone"
             raise LockLost(f"target {self.target}: the lock of run {lock.run} was lost: {now}")
@@ -61,9 +69,12 @@ class FileCustody:
     def release(self, run: str) -> None:
         """Let the lock go if that run holds it."""
         text = self._lock_text()
-        held = _lock(text)
+        try:
+            held = self._lock(text)
+        except LockUnreadable:  # for people to find out whose it is
+            held = None
         if held is not None and held.run == run:
-            self._swap(text, "", run)
+            self._swap(text or "", "", run)
         else:  # of a driver that died while it took the lock
             self.host.remove(self._lock_file(run))
 
@@ -71,8 +82,8 @@ class FileCustody:
         """Return where the lock lies, or where a run writes what takes its place."""
         return f"{self.state_dir}/lock/lock.json" + (f".{run}" if run else "")
 
-    def _lock_text(self) -> str:
-        return self.host.read(self._lock_file()) or ""
+    def _lock_text(self) -> str | None:
+        return self.host.read(self._lock_file())
 
     def _swap(self, before: str, after: str, run: str) -> bool:
         """Change the lock from one text to another ("": nobody holds it), unless it is another one by now.
@@ -89,15 +100,32 @@ class FileCustody:
     # ---- receipts ------------------------------------------------------------------------------------
 
     def outstanding(self) -> list[Outstanding]:
-        """Return the receipts that lie on the host, oldest first."""
-        folder = f"{self.state_dir}/receipts"
-        found = []
-        for name in self.host.list(folder):
-            if not name.endswith(".json") or name.endswith(".timer.json") or name.startswith("."):
-                continue
-            if text := self.host.read(f"{folder}/{name}"):
-                found.append(Outstanding(parse(text, f"{folder}/{name}"), self._timer(f"{folder}/{name}")))
+        """Return the receipts that lie on the host, oldest first. Refused when one of them cannot be read."""
+        return self.found().all()
+
+    def found(self) -> Found:
+        """Return the receipts that lie on the host, and which of them cannot be read."""
+        found = Found([], [])
+        for file in self.host.list(self._receipts()):
+            if file.endswith(".json") and not file.endswith(".timer.json") and not file.startswith("."):
+                one = self._one(file.removesuffix(".json"))
+                if isinstance(one, Outstanding):
+                    found.outstanding.append(one)
+                elif one is not None:
+                    found.unreadable.append(one)
         return found
+
+    def _one(self, name: str) -> Outstanding | Unreadable | None:
+        path = f"{self._receipts()}/{name}.json"
+        try:
+            text = self.host.read(path)
+            return None if text is None else Outstanding(parse(text, name), self._timer(path))
+        except (Damaged, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            return unreadable(name, path, why, shlex.join(["rm", "-r" if self.host.list(path) else "-f", path]))
+
+    def _receipts(self) -> str:
+        return f"{self.state_dir}/receipts"
 
     def arm(self, receipt: Receipt) -> Json:
         """Write the receipt to the host and start its timer there. Refused when it cannot be armed."""
@@ -112,9 +140,9 @@ class FileCustody:
 
     def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
         """Carry out the undo steps on the host; returns the manual commands for what could not be done."""
-        spec = self.receipt_file(receipt)
-        if self.host.read(spec) is None:  # the journal outlived the target's copy
-            self.host.write(spec, json.dumps(to_json(receipt)))
+        spec, text = self.receipt_file(receipt), json.dumps(to_json(receipt))
+        if self.host.read(spec) != text:  # the journal outlived the target's copy, or that one is damaged
+            self.host.write(spec, text)
         answer = self._ontarget("undo", spec, UNDO_TIMEOUT_S)
         if answer.get("ok"):
             return Restored.CLEAN, []
@@ -130,7 +158,7 @@ class FileCustody:
 
     def receipt_file(self, receipt: Receipt) -> str:
         """Return where the receipt lies on the host."""
-        return f"{self.state_dir}/receipts/{receipt.id}.json"
+        return f"{self._receipts()}/{receipt.id}.json"
 
     def _discard(self, receipt: Receipt) -> None:
         base = self.receipt_file(receipt).removesuffix(".json")
@@ -139,11 +167,10 @@ class FileCustody:
 
     def _timer(self, spec: str) -> Json:
         """Return what the timer last said; one that says it watches and does not run any more is dead."""
-        text = self.host.read(f"{spec.removesuffix('.json')}.timer.json")
         try:
-            said: Json = dict(json.loads(text)) if text else {}
-        except (ValueError, TypeError):
-            said = {}
+            said = timer_of(self.host.read(f"{spec.removesuffix('.json')}.timer.json"))
+        except OSError:
+            said = {"state": "unreadable"}
         if said.get("state") in ("armed", "released") and not self.host.alive(said["pid"], said["start"]):
             said["state"] = "dead"
         return said
@@ -151,9 +178,8 @@ class FileCustody:
     def _ontarget(self, command: str, spec: str, timeout_s: float) -> Json:
         done = self.host.run([self.host.python, "-m", "drills.access.ontarget", command, spec], timeout_s=timeout_s)
         try:
-            answer: Json = json.loads(done.out)
-            return answer
-        except ValueError:
+            return dict(json.loads(done.out))
+        except (ValueError, TypeError):
             why = "timed out" if done.timed_out else (done.err.strip().splitlines() or ["no output"])[-1]
             return {"ok": False, "error": f"{command}: status {done.rc}: {why}"}
 
@@ -186,10 +212,3 @@ class FileCustody:
                 writer = WRITER.match(name)
                 if writer and not self.host.alive(int(writer[1]), int(writer[2])):
                     self.host.remove(f"{folder}/{name}")
-
-
-def _lock(text: str) -> Lock | None:
-    try:
-        return Lock(**json.loads(text)) if text else None
-    except (ValueError, TypeError):
-        return None

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from drills import files
 from drills.access import procs
 from drills.model import Completed, Json
 
@@ -57,9 +58,9 @@ class LocalHost:
             ).wait(timeout=10)
 
     def read(self, path: str) -> str | None:
-        """Return a file's text, None when it is not there."""
+        """Return a file's text, None when it is not there. Raises OSError for what is no file, such as a pipe."""
         try:
-            return Path(path).read_text(errors="replace")
+            return files.read(path).decode(errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             return None
 

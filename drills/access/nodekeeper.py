@@ -43,10 +43,11 @@ def watching(receipts: Path) -> Iterator[tuple[int, int]]:
     for state in receipts.glob("*.timer.json"):
         try:
             said = json.loads(state.read_text())
-        except (OSError, ValueError):
+            pid, start = int(said["pid"]), int(said["start"])
+        except (OSError, ValueError, LookupError, TypeError, OverflowError):
             continue
-        if said["state"] in ("armed", "released") and procs.alive(said["pid"], said["start"]):
-            yield said["pid"], said["start"]
+        if said.get("state") in ("armed", "released") and procs.alive(pid, start):
+            yield pid, start
 
 
 if __name__ == "__main__":

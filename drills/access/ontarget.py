@@ -46,6 +46,7 @@ ARM_TIMEOUT_S = 5.0
 RELEASE_TIMEOUT_S = 3.0
 LOCK_WAIT_S = 5  # for the lock that all of iptables share
 RULE_COPIES = 8
+PID_MAX = 2**22
 Json = dict[str, Any]
 
 
@@ -90,12 +91,12 @@ def undo(spec: Path) -> Json:
 def disarm(spec: Path) -> Json:
     """End the timer without an undo; a timer that is gone is disarmed."""
     _disarm_file(spec).touch()
-    state = _read(_state_file(spec))
+    timer = _process(spec)
     ok = True
-    if state and procs.signal(state["pid"], state["start"], signal.SIGUSR1):
-        ok = _gone(state["pid"], state["start"], RELEASE_TIMEOUT_S) or _kill(state["pid"], state["start"])
+    if timer and procs.signal(*timer, signal.SIGUSR1):
+        ok = _gone(*timer, RELEASE_TIMEOUT_S) or _kill(*timer)
     _disarm_file(spec).unlink(missing_ok=True)
-    return {"ok": ok, "state": "disarmed" if ok else "still running", "pid": state and state["pid"]}
+    return {"ok": ok, "state": "disarmed" if ok else "still running", "pid": timer and timer[0]}
 
 
 # ---- the timer ------------------------------------------------------------------------------------------
@@ -177,18 +178,18 @@ def _let_go(locks: list[int]) -> None:
 def _release(spec: Path, *, stuck_dies: bool) -> Json:
     """Have the timer let go of its locks; a timer that is gone holds none, so one that is stuck may be killed."""
     step = {"do": "release", "ok": True}
-    state = _read(_state_file(spec))
-    if not state or not procs.signal(state["pid"], state["start"], signal.SIGUSR2):
+    timer = _process(spec)
+    if not timer or not procs.signal(*timer, signal.SIGUSR2):
         return step
     deadline = time.monotonic() + RELEASE_TIMEOUT_S
     while time.monotonic() < deadline:
         now = _read(_state_file(spec)) or {}
-        if now.get("state") != "armed" or not procs.alive(state["pid"], state["start"]):
+        if now.get("state") != "armed" or not procs.alive(*timer):
             return step
         time.sleep(0.02)
-    if stuck_dies and _kill(state["pid"], state["start"]):
+    if stuck_dies and _kill(*timer):
         return step
-    return {**step, "ok": False, "error": f"timer {state['pid']} still holds its locks"}
+    return {**step, "ok": False, "error": f"timer {timer[0]} still holds its locks"}
 
 
 # ---- the steps ------------------------------------------------------------------------------------------
@@ -334,15 +335,24 @@ def _disarm_file(spec: Path) -> Path:
 
 def _read(path: Path) -> Json | None:
     try:
-        found: Json = json.loads(path.read_text())
+        found = json.loads(path.read_text(errors="replace"))
     except (FileNotFoundError, ValueError):
         return None
-    return found
+    return found if isinstance(found, dict) else None
+
+
+def _process(spec: Path) -> tuple[int, int] | None:
+    """Return pid and start of the timer; None when its file is gone, or damaged and names no process."""
+    said = _read(_state_file(spec)) or {}
+    pid, start = said.get("pid"), said.get("start")
+    return (pid, start) if isinstance(pid, int) and isinstance(start, int) and 0 < pid <= PID_MAX else None
 
 
 def _write(path: Path, value: Json) -> None:
     new = path.with_suffix(".new")
-    with new.open("w") as out:
+    new.unlink(missing_ok=True)  # of a writer that died; one that somebody put there is not written through
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as out:
         json.dump(value, out)
         out.flush()
         os.fsync(out.fileno())

@@ -13,7 +13,7 @@ from drills.cluster import helpers
 from drills.cluster.lease import LeaseLock, name_of
 from drills.cluster.nodework import NodeWork
 from drills.cluster.receipts import LOCK, MANAGED, ReceiptMaps
-from drills.custody import Lock, Outstanding
+from drills.custody import Found, Lock, Outstanding
 from drills.errors import Refused, Unreachable
 from drills.model import Json, Receipt, Restored
 from drills.targetfile import Helper as HelperFile
@@ -39,7 +39,7 @@ class ClusterCustody:
         self.receipts = ReceiptMaps(api, namespace, lease)
 
     def held(self) -> Lock | None:
-        """Return the lock as it is; None when nobody holds it."""
+        """Return the lock as it is; None when nobody holds it, LockUnreadable when it is damaged."""
         return self.lock.held()
 
     def take(self, lock: Lock, clock: Clock) -> None:
@@ -59,8 +59,13 @@ class ClusterCustody:
         self.lock.release(run)
 
     def outstanding(self) -> list[Outstanding]:
-        """Return the receipts in the namespace, oldest first."""
-        return [Outstanding(receipt, self._timer(receipt)) for receipt in self.receipts.all()]
+        """Return the receipts in the namespace, oldest first. Refused when one of them cannot be read."""
+        return self.found().all()
+
+    def found(self) -> Found:
+        """Return the receipts in the namespace, and which of them cannot be read."""
+        good, bad = self.receipts.found()
+        return Found([Outstanding(receipt, self._timer(receipt)) for receipt in good], bad)
 
     def _timer(self, receipt: Receipt) -> Json:
         """Return what its timer says. Where that cannot be asked nobody knows, which is no reason to stop a run."""
@@ -116,7 +121,7 @@ class ClusterCustody:
         """End the helpers of runs that are gone and have nothing left to put back."""
         if self._helper is None:
             return
-        held, left = self.lock.held(), {receipt.run for receipt in self.receipts.all()}
+        held, left = self.lock.held(), self.receipts.runs()
         for run in helpers.runs(self._api, self._namespace, self._labels):
             if run not in left and (held is None or held.run != run):
                 self.nodes.end(run)

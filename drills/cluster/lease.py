@@ -17,7 +17,7 @@ from drills.access.kubehttp import micro, wall
 from drills.access.kubernetes import Api
 from drills.access.kubetypes import LEASES, ClusterAway, ClusterError
 from drills.clock import Clock
-from drills.custody import Lock, LockLost
+from drills.custody import Lock, LockLost, LockUnreadable
 from drills.errors import Refused
 from drills.model import Json
 
@@ -43,12 +43,12 @@ class LeaseLock:
 
     def held(self) -> Lock | None:
         """Return the lock; one that is not renewed expires earlier than its run would have ended."""
-        return _lock(self._read())
+        return self._lock(self._read())
 
     def take(self, lock: Lock, clock: Clock) -> None:
         """Take it. Refused when another driver that lives holds it, or is quicker."""
         lease = self._read()
-        locks.refuse_held(self.target, _lock(lease), clock)
+        locks.refuse_held(self.target, self._lock(lease), clock)
         wanted = self._lease(lock, clock.wall(), lease)
         try:
             if lease is None:
@@ -67,7 +67,10 @@ class LeaseLock:
         """Say that the driver lives. Raises LockLost when it is not that run's any more."""
         for last in (False, True):
             lease = self._read()
-            held = _lock(lease)
+            try:
+                held = self._lock(lease)
+            except LockUnreadable as error:
+                raise LockLost(str(error)) from None
             if lease is None or held is None or held.run != lock.run:
                 now = f"run {held.run} of {held.owner} has it" if held else "its Lease is gone"
                 raise LockLost(f"target {self.target}: the lock of run {lock.run} was lost: {now}")
@@ -84,7 +87,10 @@ class LeaseLock:
         """Take the Lease away if that run holds it."""
         for last in (False, True):
             lease = self._read()
-            held = _lock(lease)
+            try:
+                held = self._lock(lease)
+            except LockUnreadable:  # for people to find out whose it is
+                return
             if lease is None or held is None or held.run != run:
                 return
             read = {key: lease["metadata"][key] for key in ("uid", "resourceVersion")}
@@ -120,6 +126,18 @@ class LeaseLock:
     def _read(self) -> Json | None:
         return self.api.find(LEASES, self.namespace, self.name)
 
+    def _lock(self, lease: Json | None) -> Lock | None:
+        """Return the lock on a Lease; None when it says nothing of any. Raises LockUnreadable."""
+        spec = (lease or {}).get("spec") or {}
+        text = _annotations(lease).get(LOCK)
+        if text is None and not spec.get("holderIdentity"):
+            return None
+        remove = f"kubectl --namespace {self.namespace} delete lease {self.name}"
+        lock = locks.parse(text or "", f"lease {self.name} in {self.namespace}", remove)
+        renewed = wall(spec.get("renewTime"))
+        until = lock.expires_wall if renewed is None else min(lock.expires_wall, renewed + LIVES_S)
+        return replace(lock, expires_wall=until)
+
     def _lease(self, lock: Lock, now_wall: float, before: Json | None) -> Json:
         meta: Json = {"name": self.name, "namespace": self.namespace, "annotations": {LOCK: json.dumps(asdict(lock))}}
         meta["labels"] = {"app.kubernetes.io/managed-by": "drill"}
@@ -132,17 +150,3 @@ class LeaseLock:
 
 def _annotations(lease: Json | None) -> dict[str, str]:
     return ((lease or {}).get("metadata") or {}).get("annotations") or {}
-
-
-def _lock(lease: Json | None) -> Lock | None:
-    """Return the lock on a Lease; None when there is none that can be read."""
-    text = _annotations(lease).get(LOCK)
-    try:
-        lock = Lock(**json.loads(text)) if text else None
-    except (ValueError, TypeError):
-        return None
-    if lock is None or lease is None:
-        return None
-    renewed = wall((lease.get("spec") or {}).get("renewTime"))
-    until = lock.expires_wall if renewed is None else min(lock.expires_wall, renewed + LIVES_S)
-    return replace(lock, expires_wall=until)

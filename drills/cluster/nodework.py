@@ -117,7 +117,7 @@ class NodeWork:
         return worst
 
     def _said(self, receipt: Receipt, node: str) -> Json:
-        found = self._custody(receipt.run, node).outstanding()
+        found = self._custody(receipt.run, node).found().outstanding
         return next((one.timer for one in found if one.receipt.id == receipt.id), {"state": "none"})
 
     def _custody(self, run: str, node: str) -> FileCustody:
@@ -130,7 +130,7 @@ class NodeWork:
 
 
 #: What timers may say, the worst first.
-ORDER: Final = ("undo failed", "dead", "failed", "none", "undone", "disarmed", "released", "armed")
+ORDER: Final = ("undo failed", "dead", "failed", "unreadable", "none", "undone", "disarmed", "released", "armed")
 
 
 def parts(receipt: Receipt) -> dict[str, Receipt]:

@@ -89,7 +89,8 @@ def _target(spec: TargetSpec, *, read_only: bool = False) -> KubernetesTarget:
     api = _api(spec, read_only=read_only)
     keeper = _custody(spec, api)
     slots: dict[str, str] = {}
-    for left in keeper.outstanding():
-        pinned = [*left.receipt.victims, *left.receipt.prior.get("bystanders", ())]
-        slots |= {str(one["uid"]): str(one["name"]) for one in pinned}
+    for left in keeper.found().outstanding:
+        beside = left.receipt.prior.get("bystanders")
+        pinned = [*left.receipt.victims, *(beside if isinstance(beside, list) else ())]
+        slots |= {str(one["uid"]): str(one["name"]) for one in pinned if {"uid", "name"} <= set(one)}
     return KubernetesTarget(spec, api, keeper, slots)
