@@ -179,8 +179,16 @@ def total_s(plan: Plan) -> float:
 
 
 def _as_written(plan: Plan) -> Json:
-    """Return plan.json with the parameters in the words of the file: `5s` tells a person more than 5.0."""
+    """Return plan.json with the parameters in the words of the file: `5s` tells a person more than 5.0.
+
+    Without those that mean nothing here, and with where the replicas are.
+    """
     content, experiment = plan.to_json(), plan.experiment
+    for entry, planned in zip(content["experiment"]["faults"], plan.faults, strict=True):
+        for name in getattr(planned.fault, "unused", ()):
+            del entry["params"][name]
+    if plan.target.kubernetes:
+        content["target"]["kubernetes"] = plan.target.kubernetes.model_dump(mode="json")
     for items, place in ((experiment.faults, "faults"), (experiment.guards, "guards"), (experiment.checks, "checks")):
         for entry, item in zip(content["experiment"][place], items, strict=True):
             written = value_at(experiment.document.data, item.key)

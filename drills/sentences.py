@@ -32,9 +32,18 @@ def _about(plan: Json) -> list[str]:
         f"drill {experiment['name']}: {experiment['title']}",
         f"hypothesis: {experiment['hypothesis']}",
         f"target {target['name']} (kind {target['kind']}) at {target['endpoint']}, model {target['model']}",
+        *_pods(target.get("kubernetes")),
         f"SLA: {', '.join(promised)}, errors {format_share(sla['errors'])}",
     ]
     return about + ([f"defect planted in the lab: {plan['defect']}"] if plan["defect"] else [])
+
+
+def _pods(cluster: Json | None) -> list[str]:
+    """Say where the replicas are in a cluster: whoever reads it must see which cluster that is."""
+    if not cluster:
+        return []
+    context = f"context {cluster['context']}" if cluster["context"] else "the current context"
+    return [f"pods: {context}, namespace {cluster['namespace']}, selector {cluster['selector']}"]
 
 
 def _load(plan: Json) -> str:

@@ -54,6 +54,11 @@ class PodKill:
             raise UsageError(f"pod-kill: how: evict needs Kubernetes; the target is of kind '{kind}': use delete")
         self.params, self.kind, self.how = params, kind, how
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Return the parameters that mean nothing for this way of dying."""
+        return () if self.how == "evict" else ("budget_timeout",)
+
     def needs(self) -> frozenset[str]:
         """Return what the way of dying needs."""
         return NEEDS.get(self.how, frozenset({"CanDelete"}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drills import abilities, evidence, experiment, model, plan, target, yamlfile
+from drills import abilities, evidence, experiment, plan, target, yamlfile
 from drills.checks import CHECKS
 from drills.errors import EXIT_REFUSED, EXIT_USAGE, FileProblem, Refused
 from drills.faults import FAULTS
@@ -42,14 +41,6 @@ checks:
 """
 HELD = GOOD.replace("pod-kill: {victims: 1, how: {lab: delete, hosts: kill-process}}", "noop: {victims: 1}")
 
-SOURCES = [Path(plan.__file__).parent / "target.py", *(Path(plan.__file__).parent / "faults").glob("*.py")]
-CLUSTER = """\
-targets:
-  staging:
-    endpoint: {url: http://llm/v1, model: m}
-    sla: {ttft: {p99: 1s}, e2e: {p99: 6s}, max_gap: {p99: 2s}, errors: 1%}
-    kubernetes: {context: staging-eu, namespace: llm, selector: "app=vllm,tier=chat"}
-"""
 HOSTS = """\
 targets:
   metal:
@@ -371,28 +362,6 @@ def test_an_ability_that_the_target_lacks(monkeypatch: pytest.MonkeyPatch) -> No
     assert problem(text) == (
         "x.yaml:10: faults[0].needy: needs wings, which the target 'lab' of kind lab does not have; use --target bird"
     )
-
-
-def test_every_ability_has_words_for_people() -> None:
-    protocols = {name for name, found in vars(model).items() if getattr(found, "_is_runtime_protocol", False)}
-    needed = set(re.findall(r'"((?:Has|Can)[A-Z]\w+|NodeAccess)"', "".join(p.read_text() for p in SOURCES)))
-    assert needed <= set(abilities.ABILITIES) <= protocols
-    for need in abilities.ABILITIES:
-        for kind in experiment.KINDS:
-            assert not {word for word in protocols if word in abilities.lacking(need, "t", kind)}
-
-
-def test_a_reset_on_kubernetes_is_refused_for_what_it_is() -> None:
-    """Whoever wrote only `lab: crash` is not told about `planned`."""
-    spec = target.from_document(yamlfile.parse(Path("d.yaml"), CLUSTER)).pick()
-    for how in ("crash", "{lab: crash}", "{lab: crash, kubernetes: planned}"):
-        text = GOOD.replace(
-            "pod-kill: {victims: 1, how: {lab: delete, hosts: kill-process}}", f"gpu-reset: {{how: {how}}}"
-        )
-        said = (
-            "x.yaml:10: faults[0].gpu-reset: is not in this version for Kubernetes; use --target lab, or drill pod-kill"
-        )
-        assert problem(text, spec) == said
 
 
 def test_a_check_may_refuse_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:

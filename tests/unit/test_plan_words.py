@@ -1,0 +1,59 @@
+"""A plan speaks to people: no name of a protocol, no parameter that means nothing, and which cluster it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from drills import abilities, experiment, model, plan, target, yamlfile
+from tests.unit.test_plan import GOOD, made, problem
+
+SOURCES = [Path(plan.__file__).parent / "target.py", *(Path(plan.__file__).parent / "faults").glob("*.py")]
+CLUSTER = """\
+targets:
+  staging:
+    endpoint: {url: http://llm/v1, model: m}
+    sla: {ttft: {p99: 1s}, e2e: {p99: 6s}, max_gap: {p99: 2s}, errors: 1%}
+    kubernetes: { context: staging-eu, namespace: llm, selector: "app=vllm,tier=chat"}
+"""
+
+
+def test_every_ability_has_words_for_people() -> None:
+    protocols = {name for name, found in vars(model).items() if getattr(found, "_is_runtime_protocol", False)}
+    needed = set(re.findall(r'"((?:Has|Can)[A-Z]\w+|NodeAccess)"', "".join(p.read_text() for p in SOURCES)))
+    assert needed <= set(abilities.ABILITIES) <= protocols
+    for need in abilities.ABILITIES:
+        for kind in experiment.KINDS:
+            assert not {word for word in protocols if word in abilities.lacking(need, "t", kind)}
+
+
+def test_a_reset_on_kubernetes_is_refused_for_what_it_is() -> None:
+    """Whoever wrote only `lab: crash` is not told about `planned`."""
+    spec = target.from_document(yamlfile.parse(Path("d.yaml"), CLUSTER)).pick()
+    for how in ("crash", "{lab: crash}", "{lab: crash, kubernetes: planned}"):
+        text = GOOD.replace(
+            "pod-kill: {victims: 1, how: {lab: delete, hosts: kill-process}}", f"gpu-reset: {{how: {how}}}"
+        )
+        said = (
+            "x.yaml:10: faults[0].gpu-reset: is not in this version for Kubernetes; use --target lab, or drill pod-kill"
+        )
+        assert problem(text, spec) == said
+
+
+def test_a_parameter_that_means_nothing_is_not_among_the_steps() -> None:
+    def fault(how: str) -> str:
+        text = GOOD.replace("{victims: 1, how: {lab: delete, hosts: kill-process}}", how)
+        spec = target.from_document(yamlfile.parse(Path("d.yaml"), CLUSTER)).pick()
+        return next(step for step in made(text, spec).steps if step.startswith("fault: "))
+
+    assert fault("{how: delete}").startswith("fault: pod-kill (victims 1, how delete); ")
+    assert fault("{how: evict}").startswith("fault: pod-kill (victims 1, how evict, budget_timeout 30); ")
+    assert "budget_timeout 5s" in fault("{how: delete, budget_timeout: 5s}")
+
+
+def test_a_plan_for_a_cluster_says_which_one() -> None:
+    text = GOOD.replace("{lab: delete, hosts: kill-process}", "delete")
+    for context, said in ((" context: staging-eu,", "context staging-eu"), ("", "the current context")):
+        spec = target.from_document(yamlfile.parse(Path("d.yaml"), CLUSTER.replace(" context: staging-eu,", context)))
+        assert f"pods: {said}, namespace llm, selector app=vllm,tier=chat" in made(text, spec.pick()).steps
+    assert not [step for step in made().steps if step.startswith("pods: ")]
