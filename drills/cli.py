@@ -20,6 +20,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="Fault drills for LLM inference: break a vLLM deployment on purpose, under load, and answer with evidence.",
     epilog=EXIT_CODES,
@@ -127,7 +128,11 @@ def recover(
     targets: Targets = None,
     reports: Reports = RUNS,
 ) -> int:
-    """Put back what a run that was cut short left behind. May be repeated."""
+    """Put back what a run that was cut short left behind. May be repeated.
+
+    Exit codes: 0 put back, or nothing to put back; 3 a run is alive, or the target cannot be reached; 5 NOT put back,
+    with the commands to type; 64 bad command line or file, or no kubeconfig.
+    """
     from drills import upkeep
 
     return upkeep.recover(run_id, target, targets, reports, _say)
@@ -139,7 +144,10 @@ def stop(
     target: Target = None,
     targets: Targets = None,
 ) -> int:
-    """Ask a run, also one driven from elsewhere, to stop and put everything back."""
+    """Ask a run to stop and to put everything back.
+
+    Also from another machine, where the target is a cluster.
+    """
     from drills import upkeep
 
     _say(upkeep.stop(run_id, target, targets))
@@ -151,13 +159,13 @@ def judge(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
     reports: Reports = RUNS,
 ) -> int:
-    """Judge a stored run again: offline, from its files alone."""
-    from drills import upkeep, verdict
+    """Judge a stored run again: offline, from its files alone.
 
-    folder = upkeep.stored(name, reports)
-    judged = verdict.write(folder)
-    _say(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}   {folder / 'verdict.json'}")
-    return judged.exit_code
+    Exit code: that of the verdict; 5 when it was not put back, with what is to be done about that.
+    """
+    from drills import upkeep
+
+    return upkeep.judge(name, reports, _say)
 
 
 @app.command()
@@ -165,11 +173,11 @@ def report(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
     reports: Reports = RUNS,
 ) -> int:
-    """Write the postmortem of a stored run again: offline, from its files alone."""
+    """Write a stored run's postmortem again: offline, from its files."""
     from drills import report as reporting
     from drills import upkeep
 
-    folder = upkeep.stored(name, reports)
+    folder = upkeep.complete(name, reports)
     reporting.write(folder)
     _say(str(folder / "postmortem.md"))
     return 0
@@ -196,11 +204,13 @@ def lab_down(force: Annotated[bool, typer.Option("--force", help="Also while a r
 
 
 @lab_app.command("status")
-def lab_status() -> int:
+def lab_status(
+    as_sh: Annotated[bool, typer.Option("--sh", help="As variables of a shell, for the playbooks.")] = False,
+) -> int:
     """Show the lab's replicas and addresses."""
     from drills import upkeep
 
-    for line in upkeep.lab_status():
+    for line in upkeep.lab_variables() if as_sh else upkeep.lab_status():
         _say(line)
     return 0
 

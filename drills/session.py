@@ -62,8 +62,8 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None], *, 
                 if ended[-1].code in STOPS_SUITE or stop.reason:
                     break
     finally:
-        for told in ended:  # last, so that it is what stays on the screen
-            for line in told.lines:
+        for one, told in zip(experiments, ended, strict=False):  # last, so that it is what stays on the screen
+            for line in (*([f"{one.name}:"] if len(names) > 1 else []), *told.lines):
                 echo(line)
     return errors.worst(told.code for told in ended)
 

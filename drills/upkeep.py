@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from drills import lock, opening, runfolder, session, signals
+from drills import lock, opening, runfolder, session, signals, stored
 from drills import recover as recovering
 from drills.clock import Clock, utc
-from drills.custody import Custody, Lock
+from drills.custody import Custody, Lock, LockUnreadable
 from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, FileProblem, NotRestored, Refused, UsageError
-from drills.journal import being_written, read
+from drills.journal import read
 from drills.lab import manage
 from drills.lab import opening as lab
-from drills.model import Restored
+from drills.model import Json, Restored
 from drills.options import Options
 from drills.recover import Recovered
+from drills.report.escape import visible
 from drills.target import TargetSpec, lab_target, load_target
 
 Say = Callable[[str], None]
@@ -28,25 +30,41 @@ def status(target: str | None, targets: Path | None, reports: Path) -> list[str]
     spec = _spec(target, targets)
     custody = opening.closed_custody(spec)
     lines = [f"target {spec.name}: {opening.state(spec)}"]
-    held, running = custody.held(), _running(custody)
-    if held is None:
-        lines.append("no run holds it")
-    elif running is None:
-        lines.append(
-            f"run {held.run} of {held.owner} was cut short (began {utc(held.taken_wall)}): run `drill recover`"
-        )
-    else:
-        lines.append(f"run {held.run} of {held.owner} drills since {utc(held.taken_wall)} (pid {held.pid})")
-    left = custody.outstanding()
-    lines += [f"{'on' if running else 'to be put back'}: {one.sentence()}" for one in left]
-    lines += [] if left else ["nothing is to be put back"]
+    holder, running = _holder(custody)
+    lines.append(holder)
+    left = custody.found()
+    lines += [f"{'on' if running else 'to be put back'}: {one.sentence()}" for one in left.outstanding]
+    lines += [one.what for one in left.unreadable]
+    lines += [] if left.outstanding or left.unreadable else ["nothing is to be put back"]
     return lines + [f"not finished: {folder}" for folder in unfinished(reports) if not running]
+
+
+def _holder(custody: Custody) -> tuple[str, bool]:
+    """Say who holds the target, and whether that run drills now."""
+    try:
+        held = custody.held()
+    except LockUnreadable as error:
+        return str(error), False
+    if held is None:
+        return "no run holds it", False
+    if lock.dead(held, Clock()):
+        return (
+            f"run {held.run} of {held.owner} was cut short (began {utc(held.taken_wall)}): run `drill recover`",
+            False,
+        )
+    return f"run {held.run} of {held.owner} drills since {utc(held.taken_wall)} (pid {held.pid})", True
 
 
 def _spec(target: str | None, targets: Path | None) -> TargetSpec:
     spec = load_target(target, targets)
     spec.require_supported()
     return spec
+
+
+def _runs(custody: Custody) -> set[str]:
+    """Return whose receipts lie on the target."""
+    found = custody.found()
+    return {o.receipt.run for o in found.outstanding} | {bad.run for bad in found.unreadable}
 
 
 def _running(custody: Custody) -> Lock | None:
@@ -63,7 +81,7 @@ def recover(run: str | None, target: str | None, targets: Path | None, reports: 
     held = custody.held()
     if held is not None:
         folders.setdefault(held.run, Path(held.folder))
-    if run is not None and run not in folders and all(o.receipt.run != run for o in custody.outstanding()):
+    if run is not None and run not in folders and run not in _runs(custody):
         raise UsageError(f"run {run}: not known here; `drill status` says what is to be put back")
     done = _recover(spec, custody, run, folders, say)
     if not done.lines:
@@ -78,7 +96,7 @@ def put_back_leftovers(options: Options, say: Say) -> bool:
     """
     spec = _spec(options.target, options.targets_file)
     custody = opening.closed_custody(spec)
-    held, left = custody.held(), {o.receipt.run for o in custody.outstanding()}
+    held, left = custody.held(), _runs(custody)
     known = {runfolder.run_id(f): f for f in runfolder.list_runs(options.reports / "runs")}
     folders = {run: folder for run, folder in known.items() if run in left}
     if held is not None:
@@ -130,17 +148,28 @@ def stop(run: str, target: str | None, targets: Path | None) -> str:
     return f"run {run}: asked to stop; it puts everything back and ends within seconds"
 
 
-def stored(name: str, reports: Path) -> Path:
+def complete(name: str, reports: Path) -> Path:
     """Return the folder of a run that can be judged again. Raises FileProblem; nothing is written then."""
     folder = runfolder.find_run(name, reports / "runs")
-    if being_written(folder / "journal.jsonl"):
+    if stored.is_going(folder):
         run = runfolder.run_id(folder)
         raise FileProblem(folder, f"run {run} is still going; wait for its end; nothing was written")
-    begun = (folder / "load.json").is_file()
-    missing = [n for n in ("requests.ndjson", "samples.ndjson") if begun and not (folder / n).exists()]
-    if missing:
-        raise FileProblem(folder, f"{' and '.join(missing)} of this run are not here, so it stays as it was judged")
+    if missing := stored.not_kept(folder):
+        what = f"{' and '.join(missing)} of this run are not here, so it stays as it was judged: `drill show` says how"
+        raise FileProblem(folder, what)
     return folder
+
+
+def judge(name: str, reports: Path, say: Say) -> int:
+    """Judge a stored run again and say what came of it; returns the exit code."""
+    from drills import verdict
+
+    folder = complete(name, reports)
+    judged = verdict.write(folder)
+    say(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}   {folder / 'verdict.json'}")
+    for line in stored.to_put_back(folder) if judged.exit_code == EXIT_NOT_RESTORED else ():
+        say(visible(line))
+    return judged.exit_code
 
 
 def unfinished(reports: Path) -> Iterator[Path]:
@@ -159,6 +188,7 @@ def unfinished(reports: Path) -> Iterator[Path]:
 def lab_up(options: Options, say: Say) -> None:
     """Start the lab and leave it up."""
     spec = session.target_spec(options)
+    lab.refuse_busy(spec)
     with signals.interrupting("before it was up"):
         manage.up(lab.config_of(spec, options), owner="user", echo=say)
     for line in lab_status():
@@ -167,11 +197,9 @@ def lab_up(options: Options, say: Say) -> None:
 
 def lab_down(*, force: bool) -> str:
     """Take the lab down. Refused while a run drills it, unless forced."""
-    custody = lab.custody(lab_target())
-    running = _running(custody)
-    if running is not None and not force:
-        raise Refused(f"lab: run {running.run} drills it; stop that with `drill stop {running.run}`, or add --force")
-    for left in [] if force else custody.outstanding():
+    if not force:
+        lab.refuse_busy(lab_target(), or_else="; or add --force")
+    for left in [] if force else lab.custody(lab_target()).outstanding():
         raise Refused(f"lab: not put back yet: {left.sentence()}; run `drill recover`, or add --force")
     return "lab: down" if manage.down() else "lab: none was up"
 
@@ -196,3 +224,25 @@ def lab_status() -> list[str]:
             f"restarts {row['restarts']} {row['engine']} {gpus}"
         )
     return lines
+
+
+def lab_variables() -> list[str]:
+    """Return the lab's addresses as variables of a shell, an assignment each. Raises Refused when there is no lab."""
+    found = manage.status()
+    if found is None:
+        raise Refused(f"lab: {lab.absent()}")
+    return [f"{name}={shlex.quote(value)}" for name, value in shell_variables(found).items()]
+
+
+def shell_variables(found: Json) -> dict[str, str]:
+    """Return what the playbooks ask for, by the names under which they do; `found` is the lab's status."""
+    up = found["lab"]
+    engines = [row["engine"] for row in found["replicas"] if row["role"] == "primary"]
+    return {
+        "ENDPOINT": f"{up['entry'][up['entry']['use']]}/v1",
+        "MODEL": up["model"],
+        "REPLICAS": " ".join(engines),
+        "PROM": up["prometheus"] or "",
+        "DCGM": up["dcgm"],
+        "NVIDIA_SMI": up["nvidia_smi"],
+    }

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from drills import errors, signals
+from drills import errors, lock, signals
 from drills.access import procs
+from drills.clock import Clock, utc
 from drills.custody import Custody
 from drills.errors import Refused, UsageError
 from drills.lab import defects, keeper, manage, network, vllm_engine
@@ -95,7 +96,7 @@ def refuse_impossible(_spec: TargetSpec, faults: Sequence[Fault]) -> None:
 def opened(spec: TargetSpec, options: Options, echo: Echo) -> Iterator[Target]:
     """Use the lab that is up, or start one and take it down afterwards."""
     if (up := manage.find()) is not None:
-        _refuse_another(up, options)
+        _refuse_another(up, spec, options)
         echo(f"lab: using the one that is up ({up.url})")
         if options.port_base not in (None, up.data["port_base"]) or options.startup_s is not None:
             echo("lab: note: it was started before; --port-base and --startup do not apply")
@@ -110,7 +111,11 @@ def opened(spec: TargetSpec, options: Options, echo: Echo) -> Iterator[Target]:
         echo("lab: down")
 
 
-def _refuse_another(up: Lab, options: Options) -> None:
+def _refuse_another(up: Lab, spec: TargetSpec, options: Options) -> None:
+    """Refuse a lab that is up and is not the one that is asked for."""
+    others = up.data.get("defect") != options.defect or options.engine not in (None, up.data.get("engine", "emulator"))
+    if others:
+        refuse_busy(spec)  # it could not be taken down either
     if up.data.get("defect") != options.defect:
         has, wanted = up.data.get("defect") or "no defect", options.defect or "none"
         raise Refused(f"lab: the one that is up has {has}, {wanted} is asked; take it down: `drill lab down`")
@@ -122,6 +127,21 @@ def _refuse_another(up: Lab, options: Options) -> None:
 
 def _target(lab: Lab, spec: TargetSpec) -> LabTarget:
     return LabTarget(lab, name=spec.name, sla=spec.sla, entry=_options(spec).entry)
+
+
+def refuse_busy(spec: TargetSpec, or_else: str = "") -> None:
+    """Refuse while a run that lives drills the lab, or has started it for its drills."""
+    held = custody(spec).held()
+    if held is not None and not lock.dead(held, Clock()):
+        stop = f"wait for it, or stop it with `drill stop {held.run}`"
+        raise Refused(f"lab: run {held.run} drills it (pid {held.pid}, since {utc(held.taken_wall)}); {stop}{or_else}")
+    owner = manage.starting_owner() if keeper.locked(lab_dir()) else ""
+    if owner.startswith("run:") and not orphaned(owner):
+        raise Refused(f"lab: a run has it for its drills ({_pid(owner)}); wait for the run's end{or_else}")
+
+
+def _pid(owner: str) -> str:
+    return f"pid {owner.partition(':')[2].partition('-')[0]}"
 
 
 def found(spec: TargetSpec) -> Target | None:
@@ -146,9 +166,7 @@ def absent() -> str:
     if keeper.locked(lab_dir()):
         owner = manage.starting_owner()
         mine = owner.startswith("run:") and not orphaned(owner)
-        whose = (
-            f"a run, pid {owner.partition(':')[2].partition('-')[0]}, has it" if mine else "`drill lab down` ends it"
-        )
+        whose = f"a run, {_pid(owner)}, has it" if mine else "`drill lab down` ends it"
         return f"starting or ending; {whose}"
     return "not up; a run starts it, or `drill lab up`"
 

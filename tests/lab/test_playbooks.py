@@ -20,6 +20,8 @@ pytestmark = [
 ]
 PLAYBOOKS = sorted((Path(__file__).parents[2] / "playbooks").glob("*.md"))
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+#: The line of the first block that a reader replaces by the addresses of a service.
+ASKS_THE_LAB = 'LAB=$(drill lab status --sh) && eval "$LAB"\n'
 #: What a loop over replicas says of one that is not well; its own status hides it.
 BAD_WORDS = ("does NOT answer", "no metrics")
 
@@ -37,24 +39,18 @@ def _blocks(playbook: str) -> list[str]:
 
 
 def environment(lab: Lab) -> dict[str, str]:
-    """The lab's addresses under the playbooks' names."""
-    replicas = [r["engine"] for r in lab.control().status()["replicas"] if r["role"] == "primary"]
-    return {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "DRILL_LAB_DIR": str(lab.dir),
-        "ENDPOINT": lab.url,
-        "REPLICA": replicas[0],
-        "REPLICAS": " ".join(replicas),
-        "PROM": lab.data["prometheus"],
-        "DCGM": lab.data["dcgm"],
-        "NVIDIA_SMI": lab.data["nvidia_smi"],
-    }
+    """No address of the lab: the playbooks have to find out by themselves, wherever it lives."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "DRILL_LAB_DIR": str(lab.dir)}
 
 
-def run(playbook: str, number: int, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a block with the first one before it."""
+def run(
+    playbook: str, number: int, env: dict[str, str], cwd: Path, addresses: str = ASKS_THE_LAB
+) -> subprocess.CompletedProcess[str]:
+    """Run a block with the first one before it, in which `addresses` take the place of the line that asks the lab."""
     first, *rest = _blocks(playbook)
-    script = first + (rest[number - 1] if number else "")
+    assert first.count(ASKS_THE_LAB) == 1
+    script = first.replace(ASKS_THE_LAB, addresses) + (rest[number - 1] if number else "")
     return subprocess.run(
         ["sh", "-eu"], input=script, env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
     )
@@ -69,13 +65,21 @@ def test_every_block_works(playbook: str, number: int, lab: Lab, control: Contro
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_a_lab_the_reader_is_told(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = run("pod-kill", 3, {"PATH": path, "DRILL_LAB_DIR": str(tmp_path / "none")}, tmp_path)
+    assert done.returncode != 0
+    assert "lab: not up; a run starts it, or `drill lab up`" in done.stderr
+
+
 def test_a_block_that_finds_nothing_says_so(lab: Lab, control: Control, tmp_path: Path) -> None:
     """The test above could not fail if the blocks swallowed what goes wrong."""
     nowhere = "http://127.0.0.1:9"
-    dead = {"ENDPOINT": f"{nowhere}/v1", "REPLICA": nowhere, "REPLICAS": nowhere, "PROM": nowhere, "DCGM": nowhere}
-    env = environment(lab) | dead | {"NVIDIA_SMI": str(tmp_path / "no-such-program")}
+    dead = f"ENDPOINT={nowhere}/v1 MODEL=m REPLICAS='{nowhere} {nowhere}' PROM={nowhere} DCGM={nowhere}\n"
+    dead += f"NVIDIA_SMI={tmp_path}/no-such-program\n"
+    env = environment(lab)
     for playbook, number in blocks():
-        done = run(playbook, number, env, tmp_path)
+        done = run(playbook, number, env, tmp_path, addresses=dead)
         reads_only_drill = number == 0 or _blocks(playbook)[number].strip() == "drill status"
         found_out = done.returncode != 0 or any(word in done.stdout for word in BAD_WORDS)
         assert found_out is not reads_only_drill, (playbook, number, done.stdout)
