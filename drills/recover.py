@@ -11,7 +11,7 @@ from pathlib import Path
 
 from drills import active, lock, receipts
 from drills.clock import Clock
-from drills.custody import Custody, Outstanding
+from drills.custody import Custody, Found, Outstanding
 from drills.errors import DrillError, Refused
 from drills.faults import for_receipt
 from drills.journal import Journal, being_written, read
@@ -34,17 +34,19 @@ def recover(
     """Undo every outstanding receipt, newest first, and let the dead run's lock go.
 
     `target` is None when the target itself is gone: then there is nothing to harm, and undoing what is in
-    custody is enough. `folders` are the run folders by run id. Raises Refused while the run lives.
+    custody is enough. `folders` are the run folders by run id. Raises Refused while the run lives, and while the lock
+    is damaged: then nobody can tell whether it does.
     """
     held = custody.held()
     if held is not None and run in (None, held.run) and not lock.dead(held, clock):
         raise Refused(f"run {held.run} is alive (pid {held.pid}); stop it with `drill stop {held.run}`")
     done = Recovered()
-    there = [o for o in custody.outstanding() if run in (None, o.receipt.run)]
-    cut_short = run or (held.run if held else None)
-    lost = _journalled(folders.get(cut_short), [o.receipt.id for o in there]) if cut_short else []
+    found = custody.found()
+    there = [o for o in found.outstanding if run in (None, o.receipt.run)]
+    lost = _lost(found, run, run or (held.run if held else None), folders)
     for left in reversed([*there, *lost]):
         _undo(left, custody, target, folders.get(left.receipt.run), clock, done)
+    _say_unreadable(custody.found() if found.unreadable else found, run, done)
     if done.restored is Restored.CLEAN:
         if held is not None and run in (None, held.run):
             custody.release(held.run)
@@ -56,12 +58,38 @@ def recover(
     return done
 
 
+def _lost(found: Found, run: str | None, cut_short: str | None, folders: dict[str, Path]) -> list[Outstanding]:
+    """Return what only journals tell of: what the target of a run that was cut short lost, or has damaged."""
+    known = [o.receipt.id for o in found.outstanding]
+    lost = _journalled(folders.get(cut_short), known) if cut_short else []
+    for bad in found.unreadable:
+        if run in (None, bad.run) and bad.run != cut_short:
+            lost += [o for o in _journalled(folders.get(bad.run), known) if o.receipt.id == bad.id]
+    return lost
+
+
+def _say_unreadable(found: Found, run: str | None, done: Recovered) -> None:
+    """Name what could not be read: it stops nothing else, and what is not known to be off is not restored."""
+    for bad in (one for one in found.unreadable if run is None or one.run in ("", run)):
+        done.lines.append(bad.what)
+        done.manual.append(f"{bad.remove}  # when what that run changed is put back")
+        done.restored = Restored.DIRTY
+
+
 def _journalled(folder: Path | None, known: list[str]) -> list[Outstanding]:
     """Return the receipts that a journal tells of, which are neither known nor put back."""
     events = _events(folder) if folder else []
-    put_back = {e.data["receipt"] for e in events if e.event == "revert.end" and e.data["restored"] == Restored.CLEAN}
-    told = (receipts.from_json(e.data["receipt"]) for e in events if e.event == "receipt")
+    ends = [e.data for e in events if e.event == "revert.end"]
+    put_back = [str(end.get("receipt")) for end in ends if end.get("restored") == Restored.CLEAN]
+    told = [receipt for e in events if e.event == "receipt" if (receipt := _receipt(e)) is not None]
     return [Outstanding(receipt, {}) for receipt in told if receipt.id not in {*known, *put_back}]
+
+
+def _receipt(event: Event) -> Receipt | None:
+    try:
+        return receipts.from_json(event.data.get("receipt"))
+    except receipts.Damaged:
+        return None
 
 
 def _events(folder: Path) -> list[Event]:
@@ -107,7 +135,12 @@ def _undo(
     )
     if not clean:
         done.restored = Restored.DIRTY
-        done.manual += manual
+        done.manual += manual or [*_end_timer(left), f"drill recover {receipt.run}"]
+
+
+def _end_timer(left: Outstanding) -> list[str]:
+    """Return the command that ends a timer which does not end by itself."""
+    return [f"kill -9 {left.timer['pid']}"] if left.timer_state in ("armed", "released") else []
 
 
 def _fault_of(receipt: Receipt, target: Target | None) -> Fault | None:

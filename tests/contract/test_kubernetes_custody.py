@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from drills import lock as locks
+from drills import recover as recovering
 from drills.access.kubernetes import Limits, connect
 from drills.access.kubetypes import ClusterAway, ClusterError
 from drills.clock import Clock
 from drills.cluster.custody import ClusterCustody
 from drills.cluster.lease import LIVES_S, name_of
-from drills.custody import Custody, Lock, LockLost
+from drills.custody import Custody, Lock, LockLost, LockUnreadable
 from drills.errors import Refused
 from drills.model import Receipt, Restored
 from tests.contract.kube_api import Store, serving
@@ -229,6 +231,41 @@ def test_a_receipt_that_cannot_be_read_is_for_people(store: Store) -> None:
     store.put("configmaps", {"metadata": {"name": "drill-receipt-x", "labels": labels}, "data": {"receipt": "{"}})
     with pytest.raises(Refused, match="configmap drill-receipt-x in llm: is no receipt"):
         custody().outstanding()
+
+
+def test_one_receipt_that_cannot_be_read_hides_no_other(store: Store) -> None:
+    custody().arm(receipt())
+    cut = {
+        "metadata": {"name": "drill-receipt-bbbb2222-0-x", "labels": {"drills/lock": NAME}},
+        "data": {"receipt": "{"},
+    }
+    store.put("configmaps", cut)
+    keeper = custody()
+    found = keeper.found()
+    assert [o.receipt.id for o in found.outstanding] == [receipt().id]
+    assert [(bad.run, bad.remove) for bad in found.unreadable] == [
+        ("bbbb2222", "kubectl --namespace llm delete configmap drill-receipt-bbbb2222-0-x")
+    ]
+    with pytest.raises(Refused, match="is no receipt of this version"):
+        keeper.take(lock(), At(1000.0))
+    done = recovering.recover(keeper, None, None, {}, Clock())
+    assert (done.restored, [o.receipt for o in keeper.found().outstanding]) == (Restored.DIRTY, [])
+    assert done.manual == [f"{found.unreadable[0].remove}  # when what that run changed is put back"]
+
+
+@pytest.mark.parametrize("text", ["", "{", json.dumps({"run": "aaaa1111"})])
+def test_a_lock_that_cannot_be_read_is_not_taken_for_none(store: Store, text: str) -> None:
+    keeper = custody()
+    keeper.take(lock(), At(1000.0))
+    spoilt = lease(store)
+    spoilt["metadata"]["annotations"]["drills/lock"] = text  # type: ignore[index]
+    told = f"lease {NAME} in llm: is no lock that can be read.*kubectl --namespace llm delete lease {NAME}"
+    with pytest.raises(LockUnreadable, match=told):
+        custody().take(lock("bbbb2222"), At(1000.0))
+    with pytest.raises(LockLost, match=told):
+        keeper.renew(lock(), At(1000.0))
+    keeper.release("aaaa1111")
+    assert ("leases", "llm", NAME) in store.objects
 
 
 def test_what_needs_a_timer_is_refused_before_anything_is_written(store: Store) -> None:
