@@ -83,7 +83,8 @@ def plan(
     for one in names:
         made = session.make_plan(session.experiment(one), spec, options, run="plan", seed=seed or 0)
         if as_json:
-            _say(json.dumps(made.to_json(), indent=2 if names == [name] else None, sort_keys=True))
+            for line in json.dumps(made.to_json(), indent=2 if names == [name] else None, sort_keys=True).splitlines():
+                _say(line)
         for line in () if as_json else made.steps:
             _say(f"plan: {line}")
     return 0
@@ -257,17 +258,18 @@ def _bug(bug: Exception) -> str:
 def _misused(text: str) -> int:
     if not text.startswith("Usage:"):
         return _complain(f"{text} (see drill --help)", errors.EXIT_USAGE)
-    print(text, file=sys.stderr)  # a command is missing: the help says which there are
+    for line in text.splitlines():  # a command is missing: the help says which there are
+        output.say(line, to=sys.stderr)
     return errors.EXIT_USAGE
 
 
 def _complain(text: str, code: int) -> int:
-    print("drill: " + " ".join(text.split()), file=sys.stderr, flush=True)
+    output.say("drill: " + " ".join(text.split()), to=sys.stderr)
     return code
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    output.say(text)
 
 
 def _seconds(text: str | None) -> float | None:

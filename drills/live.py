@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from drills import output
 from drills.model import Json
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class PlainView:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        print(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}", flush=True)
+        output.say(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
 
     def tick(self, now: Json) -> None:
         """Print the state every ten seconds."""
@@ -69,7 +70,7 @@ class LiveView:
     def __init__(self, title: str, console: Console) -> None:
         from rich.live import Live
 
-        self.title, self.console = title, console
+        self.title, self.console = output.visible(title), console
         self.name, self.planned_s, self.now = "starting", 0.0, {}
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
         self.live = Live(get_renderable=self._draw, console=console, refresh_per_second=REFRESH_PER_S)
@@ -90,7 +91,7 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """Add one line under the figures."""
-        self.lines.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
+        self.lines.append(output.visible(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}"))
 
     def tick(self, now: Json) -> None:
         """Take the present state; the panel redraws itself."""
@@ -114,7 +115,7 @@ class LiveView:
         values = Table.grid(padding=(0, 3))
         for _ in range(4):
             values.add_column()
-        cells = [f"{name} {value}" for name, value in figures(self.now)] if self.now else []
+        cells = [output.visible(f"{name} {value}") for name, value in figures(self.now)] if self.now else []
         for i in range(0, len(cells), 4):
             values.add_row(*[Text(c, style=_style(c)) for c in cells[i : i + 4]])
         return Panel(Group(head, values, *[Text(line, style="dim") for line in self.lines]), title=self.title)

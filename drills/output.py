@@ -1,10 +1,31 @@
-"""Standard output that cannot hurt: a reader that goes away, or a terminal that closes, changes no drill."""
+"""Standard output that hurts nobody: a reader that goes away ends no drill, no word of others steers a terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 from typing import Any, TextIO, cast
+
+
+def visible(text: object, *, keep_newlines: bool = False) -> str:
+    """Return the text with every control, format and unassigned character shown as an escape such as \\x1b."""
+    return "".join(_show(char, keep_newlines) for char in str(text))
+
+
+def _show(char: str, keep_newlines: bool) -> str:
+    if char.isprintable() or (char == "\n" and keep_newlines):
+        return char
+    if unicodedata.category(char) == "Zs":  # spaces of other widths
+        return " "
+    # Controls (ESC, BEL, C1), bidi and zero-width marks, line separators, half surrogates, unassigned points.
+    point = ord(char)
+    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def say(text: object, *, to: TextIO | None = None) -> None:
+    """Print one line, now: the only way in which our words, and those of others in them, reach a terminal."""
+    print(visible(text), file=to, flush=True)
 
 
 class Unbreakable:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drills import gate, lock, victims
+from drills import gate, lock, output, victims
 from drills.active import ActiveFaults
 from drills.clock import Clock, rng
 from drills.errors import DrillError, Refused, Stopped, Unreachable
@@ -99,7 +99,7 @@ class Drill:
         try:
             self.tell(event, data)
         except Exception as error:
-            print(f"journal: {event} not written: {error}", file=sys.stderr)
+            output.say(f"journal: {event} not written: {error}", to=sys.stderr)
 
     # ---- the whole of it ---------------------------------------------------------------------------------
 
