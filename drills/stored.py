@@ -51,11 +51,12 @@ def going(folder: Path) -> list[str]:
         return [f"run {run}: `drill recover` is putting it back at this moment"]
     header = events[0].data if events and events[0].event == "header" else {}
     what = f"{header.get('experiment', 'its experiment')} at target {header.get('target', '?')}"
+    status, stop = (_command(events, *words) for words in (("status",), ("stop", run)))
     since = f", since {_time(events[0])}" if events else ""
     by = f", pid {pid}" if pid else ""
     return [
         f"run {run} is still going: {what}{since}; {_stage(events)}{by}",
-        f"its verdict and its postmortem come with its end; `drill status` says what is on, `drill stop {run}` ends it",
+        f"how it went is told when it has ended; `{status}` says what is on, `{stop}` ends it",
     ]
 
 
@@ -67,6 +68,12 @@ def _stage(events: list[Event]) -> str:
     if told[-1].event == "load.stopping":
         return f"its load is off since {_time(told[-1])}, it is ending"
     return f"phase {told[-1].data.get('phase')} since {_time(told[-1])}"
+
+
+def _command(events: list[Event], *words: str) -> str:
+    """Return a command of `drill` about the target of the run."""
+    target = next((str(e.data["target"]) for e in events if e.event == "header" and e.data.get("target")), "lab")
+    return shlex.join(["drill", *words, *([] if target == "lab" else ["--target", target])])
 
 
 def _time(event: Event) -> str:
@@ -97,9 +104,7 @@ def _writer(path: Path) -> int | None:
 def to_put_back(folder: Path) -> list[str]:
     """Return what is to be done about a run that is not restored: `drill recover`, and the commands to type."""
     events = journal.read(folder / "journal.jsonl")
-    target = next((str(e.data["target"]) for e in events if e.event == "header" and e.data.get("target")), "lab")
-    words = ["drill", "recover", runfolder.run_id(folder), *([] if target == "lab" else ["--target", target])]
-    lines = [f"NOT RESTORED: run `{shlex.join(words)}`, and look at what it says"]
+    lines = [f"NOT RESTORED: run `{_command(events, 'recover', runfolder.run_id(folder))}`, and look at what it says"]
     return lines + [f"NOT RESTORED, by hand, if that cannot: {command}" for command in _by_hand(events)]
 
 

@@ -109,14 +109,28 @@ def test_a_drill_that_is_refused_keeps_no_other_from_running(monkeypatch: pytest
     ran = Ran(monkeypatch, tmp_path, {"pod-kill": Refused("pod-kill: limits forbid it"), "gpu-reset": 1})
     assert ran("noop", "pod-kill", "gpu-reset") == 3
     assert ran.begun == ["noop", "pod-kill", "gpu-reset"]
-    assert "refused: pod-kill: limits forbid it" in ran.said
+    blocks = [
+        "noop:",
+        "noop ended",
+        "pod-kill:",
+        "refused: pod-kill: limits forbid it",
+        "gpu-reset:",
+        "gpu-reset ended",
+    ]
+    assert ran.said == blocks
+
+
+def test_one_drill_needs_no_heading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran = Ran(monkeypatch, tmp_path, {})
+    assert ran("noop") == 0
+    assert ran.said == ["noop ended"]
 
 
 def test_what_ended_before_a_bug_is_still_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ran = Ran(monkeypatch, tmp_path, {"pod-kill": DrillError("bug")})
     with pytest.raises(DrillError):
         ran("noop", "pod-kill", "gpu-reset")
-    assert (ran.begun, ran.said) == (["noop", "pod-kill"], ["noop ended"])
+    assert (ran.begun, ran.said) == (["noop", "pod-kill"], ["noop:", "noop ended"])
 
 
 def test_when_none_could_run_nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
