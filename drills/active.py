@@ -90,9 +90,10 @@ class ActiveFaults:
                 self.sample("fault", receipt.id, counts)
 
     def lost_timer(self) -> str | None:
-        """Return which fault's timer does not watch any more, None when all do."""
-        there = {o.receipt.id: o.timer_state for o in self.target.custody.outstanding()} if self.on else {}
-        for fault, receipt in self.on:
+        """Return which fault's timer does not watch any more, None when all do; without an undo there is none to lose."""
+        watched = [(fault, receipt) for fault, receipt in self.on if receipt.undo or receipt.holds]
+        there = {o.receipt.id: o.timer_state for o in self.target.custody.outstanding()} if watched else {}
+        for fault, receipt in watched:
             mine = there.get(receipt.id, "none")
             if mine not in ("armed", "released"):
                 return f"{fault.name}: the on-target timer is {mine}"
