@@ -90,7 +90,7 @@ class ActiveFaults:
                 self.sample("fault", receipt.id, counts)
 
     def lost_timer(self) -> str | None:
-        """Return which fault's timer does not watch any more, None when all do; without an undo there is none to lose."""
+        """Return which timer does not watch any more, None when all do; without an undo there is none to lose."""
         watched = [(fault, receipt) for fault, receipt in self.on if receipt.undo or receipt.holds]
         there = {o.receipt.id: o.timer_state for o in self.target.custody.outstanding()} if watched else {}
         for fault, receipt in watched:
