@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 import drills
-from drills import errors, experiment, records, target, units
+from drills import errors, experiment, records, target, units, yamlfile
 from drills.checks import CHECKS, validity
 from drills.experiment import GUARDS, ExperimentFile
 from drills.faults import FAULTS
@@ -268,6 +268,17 @@ def test_examples_of_files_can_be_used(tmp_path: Path) -> None:
             assert {"lab", "staging"} <= set(target.load_targets(path).specs)
         else:
             make_plan(experiment.load_experiment(path), target.lab_target(), run="x", seed=0)
+
+
+def test_examples_of_targets_hold_nothing_that_is_refused() -> None:
+    commented = (ROOT / "drill.yaml").read_text().partition("  # staging:\n")
+    staging = "".join(line[4:] + "\n" for line in commented[2].partition("  #\n")[0].splitlines())
+    texts = ["targets:\n  staging:\n" + re.sub(r"(?m)^", "  ", staging)]
+    texts += [text for page in DOCS for text in fences(page, "yaml") if "\ntargets:\n" in f"\n{text}"]
+    assert len(texts) >= 3
+    for text in texts:
+        for spec in target.from_document(yamlfile.parse(Path("x.yaml"), text)).specs.values():
+            spec.require_supported()
 
 
 def test_quantities_are_read_as_written() -> None:
