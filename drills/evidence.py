@@ -147,8 +147,9 @@ class Evidence:
     def victims(self) -> dict[str, Json]:
         """Return what was pinned of each replica that was hit: name → uid, pid, pid_start, gpus, ..."""
         pinned = {str(v["name"]): v for receipt in self.receipts for v in receipt["victims"]}
-        hit = sorted({str(name) for event in self.hits for name in event.data.get("victims", ())})
-        return {name: pinned.get(name, {"name": name}) for name in hit}
+        hit = sorted({str(name) for event in self.hits for name in event.data["victims"]})
+        # A deed that does not tell its victims had those that were aimed at.
+        return {name: pinned.get(name, {"name": name}) for name in hit} if hit or not self.hits else pinned
 
     # ---- requests --------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, model_validator
 
 from drills import yamlfile
 from drills.errors import FileProblem, UsageError, nearest
@@ -25,6 +25,7 @@ from drills.params import (
     Rate,
     Share,
     Slug,
+    from_file,
 )
 from drills.validate import named, validate
 from drills.yamlfile import Document, Key
@@ -115,6 +116,13 @@ class Client(Params):
     keepalive: bool = False
     retries: Retries = Retries()
 
+    @model_validator(mode="after")
+    def _patient_in_order(self, info: ValidationInfo) -> Self:
+        """Refuse what can never come about; only what is written is meant."""
+        if from_file(info) and "idle_timeout" in self.model_fields_set and self.idle_timeout > self.timeout:
+            raise ValueError(f"idle_timeout {self.idle_timeout:g}s is above timeout {self.timeout:g}s")
+        return self
+
 
 class Load(Params):
     """The load of a drill: the same in all phases."""
@@ -161,14 +169,14 @@ class ExperimentFile(Params):
 
     drill: Annotated[Literal[1], BeforeValidator(_format)]
     name: Slug
-    title: Line
-    hypothesis: Line
+    title: Annotated[Line, Field(max_length=200)]
+    hypothesis: Annotated[Line, Field(max_length=1000)]
     playbook: Slug | None = None
     load: Load
     phases: Phases
-    faults: Annotated[tuple[Any, ...], Field(min_length=1)]
-    guards: tuple[Any, ...] = ()
-    checks: Annotated[tuple[Any, ...], Field(min_length=1)]
+    faults: Annotated[tuple[Any, ...], Field(min_length=1, max_length=50)]
+    guards: Annotated[tuple[Any, ...], Field(max_length=50)] = ()
+    checks: Annotated[tuple[Any, ...], Field(min_length=1, max_length=200)]
 
 
 @dataclass(frozen=True)

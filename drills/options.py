@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from drills.errors import UsageError
+
+#: The largest seed: what every reader of a plan.json takes for a whole number.
+SEED_MAX = 2**63 - 1
+
 
 @dataclass(frozen=True)
 class Options:
@@ -19,6 +24,11 @@ class Options:
     startup_s: float | None = None
     plain: bool = False
     engine: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a seed that is none."""
+        if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
+            raise UsageError(f"--seed {self.seed}: a whole number from 0 to {SEED_MAX} is expected")
 
     def for_the_lab(self) -> list[str]:
         """Return the options that are given and mean something for the lab only."""

@@ -73,11 +73,11 @@ Share = Annotated[
 Size = Annotated[
     int, _quantity(units.parse_size), Field(ge=0, le=units.SIZE_MAX), _text(r"^[0-9]+(\.[0-9]+)? *[kKMGT]?i?B$", "1MiB")
 ]
-#: A plain number strictly between 0 and 1.
+#: A plain number from 0.01 to below 1.
 Quantile = Annotated[
     float,
     BeforeValidator(units.parse_quantile),
-    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, mode="validation"),
+    WithJsonSchema({"type": "number", "minimum": units.QUANTILE_MIN, "exclusiveMaximum": 1}, mode="validation"),
 ]
 
 

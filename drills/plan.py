@@ -375,6 +375,11 @@ def _ask_the_checks(plan: Plan) -> list[str]:
 
     content, notes = plan.to_json(), []
     for item in plan.experiment.checks:
+        if item.name == "availability" and getattr(item.params, "min", None) == "sla" and not plan.target.sla.errors:
+            what = (
+                "the SLA allows no error: that can be refuted by a sample but never shown; write for example min: 99%"
+            )
+            raise plan.experiment.problem(item.key, what)
         notes += CHECKS[item.name].plan_notes(item.params, content)
         for error in CHECKS[item.name].plan_errors(item.params, content):
             raise plan.experiment.problem(item.key, error)

@@ -216,9 +216,19 @@ def _spec(document: Document, name: str) -> TargetSpec:
     file = validate(TargetFile, document.data["targets"][name], document, key)
     if _kind(document, file, key) == LAB:
         _refuse(document, file, key, _NOT_LAB, "the lab brings its own; remove it")
-        return lab_target(file, name, document)
+        spec = lab_target(file, name, document)
+        _ordered(document, key, spec.sla)
+        return spec
     _refuse(document, file, key, _LAB_ONLY, "is for the lab only; remove it")
     return _declared(document, file, key, _kind(document, file, key), name)
+
+
+def _ordered(document: Document, key: Key, sla: Sla) -> Sla:
+    """Refuse a promise on the whole answer that is kept no longer than that on its first token."""
+    if sla.e2e.value_s < sla.ttft.value_s:
+        what = f"the e2e bound of {sla.e2e.value_s:g}s is below the ttft bound of {sla.ttft.value_s:g}s"
+        raise document.problem((*key, "sla"), what)
+    return sla
 
 
 def _kind(document: Document, file: TargetFile, key: Key) -> str:
@@ -251,7 +261,7 @@ def _declared(document: Document, file: TargetFile, key: Key, kind: str, name: s
         kind=kind,
         url=endpoint.url,
         model=endpoint.model,
-        sla=Sla(sla.ttft, sla.e2e, sla.max_gap, sla.errors),
+        sla=_ordered(document, key, Sla(sla.ttft, sla.e2e, sla.max_gap, sla.errors)),
         limits=file.limits or Limits(),
         degradation=file.degradation or Degradation(),
         api_key=endpoint.api_key,

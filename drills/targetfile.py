@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from drills import windows
 from drills.errors import UsageError
 from drills.model import Bound
 from drills.params import Duration, DurationOrZero, Line, Params, Rate, Share
-from drills.units import parse_duration, shown
+from drills.units import QUANTILE_MIN, parse_duration, shown
 from drills.validate import SECRET
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -89,8 +89,8 @@ def _bound(value: Any) -> Any:
     name, bound = next(iter(value.items()))
     match = re.fullmatch(r"p([0-9]{1,2}(?:\.[0-9]{1,3})?)", name)
     quantile = float(match[1]) / 100 if match else 0.0
-    if not 0 < quantile < 1:
-        raise ValueError(f"{shown(name)} is not a quantile between p0 and p100; write for example p99")
+    if not QUANTILE_MIN <= quantile < 1:
+        raise ValueError(f"{shown(name)} is not a quantile from p1 to below p100; write for example p99")
     return Bound(round(quantile, 6), parse_duration(bound))
 
 
@@ -98,6 +98,12 @@ Url = Annotated[str, BeforeValidator(_url)]
 KeyPath = Annotated[str, BeforeValidator(_path)]
 Address = Annotated[str, BeforeValidator(_address)]
 QuantileBound = Annotated[Bound, BeforeValidator(_bound)]
+
+
+def _promises(errors: float) -> float:
+    if errors >= 1:
+        raise ValueError("promises nothing, so nothing can break it; write for example 1%")
+    return errors
 
 
 class Endpoint(Params):
@@ -114,7 +120,7 @@ class SlaFile(Params):
     ttft: QuantileBound | None = None
     e2e: QuantileBound | None = None
     max_gap: QuantileBound | None = None
-    errors: Share | None = None
+    errors: Annotated[Share, AfterValidator(_promises)] | None = None
 
 
 class Helper(Params):

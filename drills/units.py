@@ -19,6 +19,8 @@ SIZE_UNITS: Mapping[str, float] = {
     **{f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)},
 }
 
+#: Below p1 a quantile is a word about single requests.
+QUANTILE_MIN = 0.01
 #: Bounds that no honest file reaches; a typing slip of three zeros does.
 DURATION_MAX_S = 7 * 24 * 3600.0
 RATE_MAX = 1e6
@@ -68,8 +70,10 @@ def parse_quantile(value: object) -> float:
     """Return a quantile, a plain number strictly between 0 and 1 (no unit)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnitError(f"quantile {shown(value)} is not a number between 0 and 1; write 0.99 for p99")
-    if 0 < value < 1:
+    if QUANTILE_MIN <= value < 1:
         return float(value)
+    if 0 < value < QUANTILE_MIN:
+        raise UnitError(f"quantile {shown(value)} is below {QUANTILE_MIN:g}; write 0.99 for p99")
     hint = f"; did you mean {value / 100:g}?" if 1 < value < 100 else "; write 0.99 for p99"
     raise UnitError(f"quantile {shown(value)} is not between 0 and 1{hint}")
 

@@ -15,7 +15,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from statistics import median
 from typing import Final
 
 import polars as pl
@@ -28,8 +29,12 @@ from drills.strictjson import is_number
 WINDOW_S: Final = 10.0
 STEP_S: Final = 1.0
 PLACES: Final = ("client", "hop", "engine")
-#: New connections a second that a router opens to a victim to see whether it is healthy.
+#: New connections a second that a router opens to a victim to see whether it is healthy, at most; see `_background`.
 HEALTH_CHECKS: Final = 1.0
+#: A stretch of a rule's counter that is long enough to tell at what rate health checks come.
+RATE_S: Final = 10.0
+#: For so many health checks no counter stands still.
+STILL_CHECKS: Final = 15
 #: Longer than this without a look at the rule's counter, nobody knows when it counted.
 COUNTER_GAP_S: Final = 5.0
 
@@ -82,7 +87,8 @@ class Series:
 class Rule:
     """What one fault in the network swallowed: attempts to connect, each counted once by the rule's own counter."""
 
-    counted: Series  # without the health checks
+    counted: Series  # without as many health checks as there are at least
+    sure: Series  # without all that comes as steadily as they do
     begin: float
     end: float
 
@@ -92,6 +98,7 @@ class Attempts:
 
     def __init__(self, ev: Evidence, health_checks: float | None = HEALTH_CHECKS) -> None:
         self.rules, self.unknown = _rules(ev, health_checks or 0.0)
+        self.doubt = _doubt(ev, health_checks or 0.0)  # why what the rules counted may be too little
         frame = _by_arrival(ev)
         self._times: list[float] = frame["intended"].to_list()
         self._sums = {
@@ -160,24 +167,70 @@ def _by_arrival(ev: Evidence) -> pl.DataFrame:
 # ---- what the network swallowed -----------------------------------------------------------------------
 
 
-def _rules(ev: Evidence, background: float) -> tuple[list[Rule], str]:
+def _rules(ev: Evidence, configured: float) -> tuple[list[Rule], str]:
     """Return the rules of the run, and why what they swallowed is not known (empty when it is)."""
     found: list[Rule] = []
     for receipt in ev.receipts:
-        looks = [
-            (float(s["mono"]), float(s["values"]["new"]))
-            for s in ev.samples
-            if s["probe"] == "fault" and s.get("subject") == receipt["id"] and s["ok"] and _counts(s["values"])
-        ]
+        looks = _looks(ev, receipt)
         if not looks and not _cuts(receipt):
             continue
         begin, end = on(ev, receipt)
         low, high = blind((mono for mono, _ in looks), begin, end)
         if not looks or high - low > COUNTER_GAP_S:
             return found, f"nobody looked at the counter of {receipt['fault']} for {high - low:.1f} s"
-        rate = background * (len(receipt["victims"]) or 1)
-        found.append(Rule(_beyond(looks, begin, rate), begin, end))
+        least, most = _background(looks, begin, end, configured * (len(receipt["victims"]) or 1))
+        found.append(Rule(_beyond(looks, begin, least), _beyond(looks, begin, most), begin, end))
     return found, ""
+
+
+def _looks(ev: Evidence, receipt: Json) -> list[tuple[float, float]]:
+    """Return when the counter of a receipt's rule was read, and what it was."""
+    return sorted(
+        (float(s["mono"]), float(s["values"]["new"]))
+        for s in ev.samples
+        if s["probe"] == "fault" and s.get("subject") == receipt["id"] and s["ok"] and _counts(s["values"])
+    )
+
+
+def _background(
+    looks: Sequence[tuple[float, float]], begin: float, end: float, configured: float
+) -> tuple[float, float]:
+    """Return how many health checks a second there are at least, and what may be health checks at most.
+
+    At least: what is configured, and no more than the counter grew by where it grew least. At most: what is
+    configured, and all that comes at a steady pace, for nobody can tell it from health checks.
+    """
+    inside = [(mono, new) for mono, new in looks if begin <= mono <= end]
+    times = [mono for mono, _ in inside]
+    grown = []
+    for mono, new in inside:
+        after = bisect_left(times, mono + RATE_S)
+        if after < len(times):
+            grown.append((inside[after][1] - new, times[after] - mono))
+    if not grown:
+        return configured, configured
+    # They come one by one: a stretch may hold one less than their rate says.
+    least = min((new + 1) / length for new, length in grown)
+    return max(0.0, min(configured, least)), max(configured, median(new / length for new, length in grown))
+
+
+def _doubt(ev: Evidence, configured: float) -> str:
+    """Say that a rule's counter cannot have counted all; empty when nothing speaks against it."""
+    for receipt in ev.receipts:
+        begin, end = on(ev, receipt)
+        looks = [(mono, new) for mono, new in _looks(ev, receipt) if begin <= mono <= end]
+        if any(b < a for (_, a), (_, b) in pairwise(looks)):
+            return f"the counter of {receipt['fault']} ran backwards"
+        if not looks or (receipt.get("params") or {}).get("loss") is not None:  # where all comes through in the end
+            continue
+        grew = [mono for (_, a), (mono, b) in pairwise(looks) if b > a]
+        low, high = blind([looks[0][0], *grew], begin, end)
+        rate = configured * (len(receipt["victims"]) or 1)
+        if (high - low) * rate > STILL_CHECKS:
+            still = f"the counter of {receipt['fault']} stood still for {high - low:.0f} s"
+            checks = f"although {rate:g} health checks a second are taken off it"
+            return f"{still}, {checks}; write health_checks: null where nobody makes any"
+    return ""
 
 
 def _beyond(looks: Iterable[tuple[float, float]], begin: float, background: float) -> Series:

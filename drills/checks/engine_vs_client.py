@@ -10,9 +10,11 @@ import polars as pl
 from drills.checks import engines
 from drills.checks.base import NO_INJECTION, Check
 from drills.checks.measures import seconds
+from drills.checks.watching import PROBE_GAP_S, away, blind
 from drills.evidence import Evidence, Span
 from drills.model import CheckResult, Json, Phase, Verdict
 from drills.params import Duration, Params
+from drills.strictjson import is_number
 
 #: A smaller part of the answers that the ledger knows says too little: the rest went with a counter that was reset.
 COUNTED_MIN = 0.9
@@ -80,8 +82,11 @@ def _client(ev: Evidence, params: EngineVsClientParams) -> list[float]:
 
 def _engine(ev: Evidence, metric: str, span: Span) -> Json | str:
     """Return the engines' own mean over the load's requests, or why it cannot be told."""
-    total, count, answered, reached = 0.0, 0.0, 0, 0
-    for name in engines.primaries(ev):
+    total, count, answered, reached, names = 0.0, 0.0, 0, 0, engines.primaries(ev)
+    for name in names:
+        if unread := next(filter(None, (engines.unread(ev, [name], f"{metric}_{part}", span.begin, span.end)
+                                        for part in ("sum", "count"))), ""):  # fmt: skip
+            return f"{metric}: {unread}"
         added = engines.inside(engines.counter(ev, name, f"{metric}_sum"), span.begin, span.end)
         counted = engines.inside(engines.counter(ev, name, f"{metric}_count"), span.begin, span.end)
         if added is None or counted is None:
@@ -98,10 +103,14 @@ def _engine(ev: Evidence, metric: str, span: Span) -> Json | str:
     if count < COUNTED_MIN * answered:
         return f"the engines counted {count:.0f} answers and the ledger {answered}: counters were reset in between"
     # Completions of one token, of our probe and of health checks, are in the engine's histogram as well.
-    others, probe_s = max(0.0, count - reached), _probe_s(ev, span)
+    others, probe_s = max(0.0, count - reached), _probe_s(ev, span, names)
     if others > OTHERS_MAX * count:
         return f"{others:.0f} of the {count:.0f} requests that the engines counted were not the run's, or were given up"
+    if isinstance(probe_s, str):
+        return probe_s
     mean = (total - others * probe_s) / (count - others)
+    if mean <= 0:
+        return f"the engines' sum and count do not go together: {total:.3f} s for {count:.0f} requests"
     return {"mean_s": seconds(mean), "count": round(count), "not_ours": round(others), "probe_s": seconds(probe_s)}
 
 
@@ -124,14 +133,18 @@ def _attempts(ev: Evidence, replica: str, metric: str, begin: float, end: float)
     return answered.height, mine.filter(pl.col("start").is_between(begin, end, closed="right")).height
 
 
-def _probe_s(ev: Evidence, span: Span) -> float:
-    """Return how long a completion of one token took in the mean, seconds; 0 where none was seen."""
-    took = [
-        float(s["values"]["ttft_ms"]) / 1000
-        for s in ev.samples
-        if s["probe"] == "completion" and s["ok"] and span.begin <= s["mono"] <= span.end and "ttft_ms" in s["values"]
-    ]
-    return fmean(took) if took else 0.0
+def _probe_s(ev: Evidence, span: Span, names: list[str]) -> float | str:
+    """Return how long a completion of one token took in the mean, seconds, or why that is not known."""
+    took: list[float] = []
+    for name in names:
+        mine = [s for s in ev.samples if s["probe"] == "completion" and s.get("subject") == name and s["ok"]]
+        told = [(float(s["mono"]), s["values"].get("ttft_ms")) for s in mine]
+        good = [(mono, float(ms)) for mono, ms in told if is_number(ms) and ms > 0]
+        low, high = blind((mono for mono, _ in good), span.begin, span.end, away(ev, name))
+        if high - low > PROBE_GAP_S:
+            return f"{name}: no completion of one token was measured for {high - low:.0f} s, {PROBE_GAP_S:g} s may be"
+        took += [ms / 1000 for mono, ms in good if span.begin <= mono <= span.end]
+    return fmean(took) if took else "no completion of one token was measured"
 
 
 def _before(ev: Evidence, params: EngineVsClientParams) -> Json:

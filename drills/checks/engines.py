@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from drills.checks.watching import PROBE_GAP_S, away, blind, replicas
 from drills.evidence import Evidence
 from drills.strictjson import is_number
 
@@ -43,7 +44,7 @@ def counter(ev: Evidence, replica: str, name: str) -> Counter:
         if sample["probe"] != "vllm" or sample.get("subject") != replica or not sample["ok"]:
             continue
         value, started = number(sample["values"].get(name)), sample["values"].get("started")
-        if value is None:
+        if value is None or value < 0:
             continue
         again = before is not None and (value < before[0] or started != before[1])
         risen = 0.0 if before is None else value if again else value - before[0]
@@ -71,14 +72,25 @@ def inside(series: Counter, begin: float, end: float) -> tuple[float, float, flo
     return series.times[first], series.times[last], series.totals[last] - series.totals[first]
 
 
+def unread(ev: Evidence, names: Sequence[str], name: str, begin: float, end: float) -> str:
+    """Say whose value was not read, or not often enough, in that time; empty when all of them told it.
+
+    While a replica is away it has nothing to tell.
+    """
+    for replica in names:
+        read = counter(ev, replica, name).times
+        low, high = blind(read, begin, end, away(ev, replica))
+        if not any(begin <= mono <= end for mono in read):
+            return f"{replica} never told it"
+        if high - low > PROBE_GAP_S:
+            return f"{replica} did not tell it for {high - low:.0f} s, {PROBE_GAP_S:g} s may be"
+    return "" if names else "there is no engine to tell it"
+
+
 def primaries(ev: Evidence) -> list[str]:
-    """Return the replicas that were scraped and are not fallbacks."""
-    gate = ev.last("gate")
-    fallbacks = {
-        str(r["name"]) for r in (gate.data.get("replicas") or () if gate else ()) if r.get("role") == "fallback"
-    }
+    """Return the replicas that were there or were scraped, and are not fallbacks."""
     seen = {str(sample.get("subject")) for sample in ev.samples if sample["probe"] == "vllm"}
-    return sorted(seen - fallbacks)
+    return sorted(seen.union(replicas(ev, "primary")) - set(replicas(ev, "fallback")))
 
 
 def number(value: object) -> float | None:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from drills.checks.base import NO_INJECTION, Check
 from drills.checks.measures import seconds
-from drills.checks.watching import Stretch, blind, deeds, looks
+from drills.checks.watching import Stretch, blind, looks, replicas
 from drills.evidence import Evidence
 from drills.model import CheckResult, Json, Verdict
 from drills.params import Duration, Params
 
 #: Without a look for longer, nothing is known of what was said meanwhile.
 LOOK_GAP_S = 5.0
+#: Both are asked once a second and answer, or do not, within two: looks further apart have one missing between them.
+LOOK_S = 3.5
 
 
 class HealthHonestParams(Params):
@@ -49,9 +51,9 @@ class HealthHonest(Check[HealthHonestParams]):
         hit = ev.t_inject
         if hit is None:
             return cls.unclear(NO_INJECTION)
-        names = sorted({str(s.get("subject")) for s in ev.samples if s["probe"] == "health"})
-        if not names:
+        if not any(s["probe"] == "health" for s in ev.samples):
             return cls.unclear("no health endpoint was asked")
+        names = sorted({str(s.get("subject")) for s in ev.samples if s["probe"] == "health"}.union(replicas(ev)))
         stopped = {name: silent for name in names if (silent := _longest(_failing(ev, name)))}
         lies = [lie for name in names for lie in _lies(ev, name)]
         worst = max(lies, key=lambda lie: lie.length_s, default=None)
@@ -67,15 +69,37 @@ class HealthHonest(Check[HealthHonestParams]):
         if worst and worst.length_s > params.within:
             told = f"{worst.replica}: its health endpoint {worst.said} for {worst.length_s:.1f} s"
             return cls.result(Verdict.FAIL, f"{told}; {params.within:g} s allowed", **row)
-        for name in names:
-            low, high = blind(looks(ev, "health", name), hit, ev.ended, deeds(ev))
-            if high - low > LOOK_GAP_S:
-                return cls.unclear(f"{name}: its health endpoint was not asked for {high - low:.1f} s", **row)
+        if unseen := next(filter(None, (_unseen(ev, name, hit, params.within) for name in names)), ""):
+            return cls.unclear(unseen, **row)
         proven = [name for name, silent in stopped.items() if silent > params.within]
         if not proven:
             return cls.unclear("no replica stopped answering for as long as that: nothing could lie", **row)
         agreed = f"{', '.join(sorted(proven))} stopped answering, and the health endpoints said so"
         return cls.result(Verdict.PASS, f"{agreed}; at most {value:.1f} s of disagreement", **row)
+
+
+def _unseen(ev: Evidence, name: str, hit: float, within: float) -> str:
+    """Say where a disagreement could hide because one of the two was not asked; empty where none could."""
+    asked = {"health endpoint": looks(ev, "health", name), "completions": looks(ev, "completion", name, ok=False)}
+    for what, times in asked.items():
+        low, high = blind(times, hit, ev.ended)
+        if high - low > min(LOOK_GAP_S, max(within, LOOK_S)):
+            return f"{name}: its {what} {'were' if what == 'completions' else 'was'} not asked for {high - low:.1f} s"
+    for lie in _lies(ev, name):
+        longest = max(_with_gaps(lie, times, ev.ended) for times in asked.values())
+        if longest > within:
+            said = f"{name}: its health endpoint {lie.said} for {lie.length_s:.1f} s, and nobody looked right beside it"
+            return f"{said}: it may have been {longest:.1f} s; {within:g} s allowed"
+    return ""
+
+
+def _with_gaps(lie: _Lie, times: Sequence[float], ended: float) -> float:
+    """Return how long a disagreement may have been: a look that is missing next to it counts against honesty."""
+    end = lie.begin + lie.length_s
+    before = max((mono for mono in times if mono < lie.begin), default=lie.begin)
+    after = min((mono for mono in times if mono > end), default=ended)
+    gaps = [gap for gap in (lie.begin - before, after - end) if gap > LOOK_S]
+    return lie.length_s + sum(gaps)
 
 
 def _samples(ev: Evidence, probe: str, subject: str | None = None) -> list[Json]:

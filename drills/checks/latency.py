@@ -19,7 +19,7 @@ from drills.params import DurationOrSla, Params, Quantile
 class BaselineTimes(Params):
     """baseline_times: how many times the baseline's own quantile."""
 
-    baseline_times: float = Field(gt=0, allow_inf_nan=False)
+    baseline_times: float = Field(gt=0, le=1000, allow_inf_nan=False)
 
 
 class LatencyParams(Params):

@@ -168,6 +168,15 @@ def recovery(ev: Evidence) -> Recovery | None:
     )
 
 
+def never_out(ev: Evidence) -> bool:
+    """Whether every window from the injection to the end of the load was in band, so that nothing had to come back."""
+    back, hit = recovery(ev), ev.t_inject
+    if back is None or back.reason or hit is None:
+        return False
+    windows = list(_windows(ev, hit, back.band))
+    return bool(windows) and all(window.in_band for window in windows)
+
+
 @dataclass(frozen=True)
 class _Window:
     offset_s: float

@@ -18,9 +18,12 @@ from drills.checks.watching import blind
 from drills.evidence import Evidence
 from drills.model import CheckResult, Json, Phase, Verdict
 from drills.params import Duration, Line, Params, Share, Slug
+from drills.strictjson import is_number
 
 #: Queries are asked each 5 s; without an answer for longer a value may have come and gone.
 ANSWER_GAP_S = 15.0
+#: Nothing that is measured is larger.
+VALUE_MAX = 1e18
 
 
 class Business(Params):
@@ -35,8 +38,8 @@ class OwnRow(Params):
 
     name: Slug
     promql: Line
-    max: float | None = Field(default=None, allow_inf_nan=False)
-    min: float | None = Field(default=None, allow_inf_nan=False)
+    max: float | None = Field(default=None, ge=-VALUE_MAX, le=VALUE_MAX, allow_inf_nan=False)
+    min: float | None = Field(default=None, ge=-VALUE_MAX, le=VALUE_MAX, allow_inf_nan=False)
     over: Duration | None = None
 
     @model_validator(mode="after")
@@ -54,7 +57,7 @@ class MetricsParams(Params):
     preset: Literal["serving-minimum"] | None = None
     thresholds: Thresholds = Field(default_factory=Thresholds)
     business: Business | None = None
-    rows: list[OwnRow] = Field(default_factory=list)
+    rows: list[OwnRow] = Field(default_factory=list, max_length=100)
 
     @model_validator(mode="after")
     def _has_rows(self) -> MetricsParams:
@@ -119,7 +122,7 @@ def _answers(watched: Watched, name: str) -> list[Json]:
 def _unanswered(watched: Watched, name: str, begin: float, end: float) -> str:
     """Say that a query was not answered all the time; empty when it was."""
     asked = _answers(watched, name)
-    good = [float(sample["mono"]) for sample in asked if sample["ok"]]
+    good = [float(sample["mono"]) for sample in asked if sample["ok"] and is_number(sample["values"].get("value"))]
     errors = [str(sample.get("error")) for sample in asked if not sample["ok"]]
     why = f" ({errors[-1]})" if errors else ""
     low, high = blind(good, begin, end)
@@ -132,7 +135,7 @@ def _values(watched: Watched, name: str, begin: float, end: float) -> list[tuple
     return [
         (float(s["mono"]), float(s["values"]["value"]))
         for s in _answers(watched, name)
-        if s["ok"] and begin <= s["mono"] <= end and isinstance(s["values"].get("value"), int | float)
+        if s["ok"] and begin <= s["mono"] <= end and is_number(s["values"].get("value"))
     ]
 
 

@@ -35,8 +35,11 @@ class Hits:
     at_replicas: int  # by the ledger
     at_client: int  # by the client's own attempts, others than those
     swallowed: int  # new connections by the rule's counter
+    sure: int  # of these what cannot be health checks
     degraded: int  # answered in another way: by no retry
     lost: int
+    told_apart: int  # of those known one by one the ones that no fallback answered
+    arrivals: int  # that the fault could hit
 
     @property
     def count(self) -> int:
@@ -45,8 +48,15 @@ class Hits:
 
     @property
     def left_to_retries(self) -> int:
-        """Return those that no fallback answered."""
-        return max(0, self.count - self.degraded)
+        """Return those that no fallback answered: the most that there can be."""
+        return max(0, min(self.count, self.arrivals) - self.degraded)
+
+    @property
+    def contradiction(self) -> str:
+        """Say that the rule counted more than there were requests; empty when it did not."""
+        if self.swallowed <= self.arrivals:
+            return ""
+        return f"the rule counted {self.swallowed} attempts to connect, and only {self.arrivals} requests could be hit"
 
 
 def hits(ev: Evidence, attempts: Attempts) -> Hits | None:
@@ -57,17 +67,24 @@ def hits(ev: Evidence, attempts: Attempts) -> Hits | None:
     frame = pl.concat([ev.cohort("caught"), ev.cohort("fault")])
     at_replicas = _broken_at_victims(ev, frame, hit)
     at_client = _broken_at_client(frame, hit) - at_replicas
-    swallowed = int(sum(rule.counted.between(hit, span.end) for rule in attempts.rules))
+    swallowed, sure = (
+        int(sum(series.between(hit, span.end) for series in counted))
+        for counted in ([rule.counted for rule in attempts.rules], [rule.sure for rule in attempts.rules])
+    )
     seen = pl.col("arrival").is_in(list(at_replicas | at_client))
     bad = pl.col("outcome").is_in(BROKEN) & pl.col("first_token").is_null()
     primaries = ev.ledger.filter(pl.col("role") == "primary")["arrival"].drop_nulls()
     unseen = ~pl.col("arrival").is_in(primaries.implode()) if swallowed and ev.has_ledger else pl.lit(value=False)
+    degraded = pl.col("outcome") == Outcome.DEGRADED
     return Hits(
         at_replicas=len(at_replicas),
         at_client=len(at_client),
         swallowed=swallowed,
-        degraded=frame.filter((pl.col("outcome") == Outcome.DEGRADED) & (seen | unseen)).height,
+        sure=sure,
+        degraded=frame.filter(degraded & (seen | unseen)).height,
         lost=frame.filter(seen & bad).height,
+        told_apart=frame.filter(seen & ~degraded).height,
+        arrivals=frame.height,
     )
 
 
@@ -124,11 +141,30 @@ class Retried(Check[RetriedParams]):
         verdict = stats.judge_counted(lost, n, allowed)
         if verdict is Verdict.FAIL:
             return cls.result(verdict, f"{lost} of {n} hit requests were lost; {100 * allowed:.3g} % may be", **row)
-        if attempts.unknown:
-            return cls.unclear(attempts.unknown, **row)
-        if not found.count:
-            return cls.unclear("nothing to retry: no request was hit before its first token", **row)
-        if not n:
-            return cls.unclear(f"nothing was left to retry: all {found.count} hit got a degraded answer", **row)
+        if why := _unknown(found, attempts, params):
+            return cls.unclear(why, **row)
         told = f"{n - lost} of {n} hit requests were saved by a retry; {100 * params.min_share:.3g} % are needed"
         return cls.result(verdict, told, **row)
+
+
+def _unknown(found: Hits, attempts: Attempts, params: RetriedParams) -> str:
+    """Say why what was not seen to fail has not passed; empty when it has."""
+    if not found.arrivals:
+        return "no request was open at the injection or begun in the fault"
+    if why := attempts.unknown or attempts.doubt or found.contradiction:
+        return why
+    seen = found.at_replicas + found.at_client
+    if not seen and not found.sure and found.swallowed:
+        return f"the rule counted {found.swallowed} attempts to connect, as steadily as health checks come"
+    if not found.count:
+        return "nothing to retry: no request was hit before its first token"
+    if not found.left_to_retries:
+        return f"nothing was left to retry: all {found.count} hit got a degraded answer"
+    # A rule counts connections, and a request that is lost in the end may have made any number of them.
+    fewest = max(found.lost, found.told_apart)
+    if found.lost and stats.judge_counted(found.lost, fewest, 1.0 - params.min_share) is not Verdict.PASS:
+        return (
+            f"{found.lost} were lost, of at least {fewest} and at most {found.left_to_retries} hit requests: the rule "
+            "counts connections, and cannot tell whose they were"
+        )
+    return ""

@@ -144,8 +144,8 @@ def _unknown(ev: Evidence, attempts: Attempts, during: list[Seen], after: list[S
     """Say why a run that did not fail has not passed; empty when it has."""
     if not attempts.source:
         return "only the client's attempts are known: neither a ledger nor vLLM's request counters saw the engines"
-    if attempts.unknown:
-        return attempts.unknown
+    if why := attempts.unknown or attempts.doubt:
+        return why
     if ev.t_off is None:
         return "the fault was never proven off, so what came after it cannot be judged"
     watched = f"in the {ev.ended - ev.t_off:.1f} s watched after the fault"

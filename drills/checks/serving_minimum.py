@@ -8,38 +8,52 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Annotated, Self
 
 import polars as pl
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from drills import stats
 from drills.checks import engines
 from drills.checks.measures import seconds
+from drills.checks.watching import GPU_GAP_S, blind, deeds, watches_gpus
 from drills.evidence import Evidence
 from drills.model import Json, Outcome, Phase, Verdict
 from drills.params import Duration, Params, Share
 
 #: Below this many answers a window's rate swings by itself.
 QPS_WINDOW_MIN_N = 50
+#: No GPU is there any more at that temperature.
+CELSIUS_MAX = 200.0
 
 
 class Thresholds(Params):
     """The alarm's threshold of each row; a value beyond it fails."""
 
     qps_change: Share = 0.5
-    qps_window: Duration = 30.0
-    p99_times_sla: float = Field(default=1.5, gt=0, allow_inf_nan=False)
+    qps_window: Annotated[Duration, Field(ge=1)] = 30.0
+    p99_times_sla: float = Field(default=1.5, gt=0, le=1000, allow_inf_nan=False)
     gpu_utilisation_min: Share = 0.5
     gpu_utilisation_for: Duration = 300.0
     gpu_memory_max: Share = 0.95
-    gpu_temperature_warn: float = Field(default=80.0, gt=0, allow_inf_nan=False)
-    gpu_temperature_max: float = Field(default=85.0, gt=0, allow_inf_nan=False)
-    gpu_temperature_act: float = Field(default=90.0, gt=0, allow_inf_nan=False)
+    gpu_temperature_warn: float = Field(default=80.0, gt=0, le=CELSIUS_MAX, allow_inf_nan=False)
+    gpu_temperature_max: float = Field(default=85.0, gt=0, le=CELSIUS_MAX, allow_inf_nan=False)
+    gpu_temperature_act: float = Field(default=90.0, gt=0, le=CELSIUS_MAX, allow_inf_nan=False)
     prefix_hit_rate_min: Share = 0.5
-    swapped_max: int = Field(default=0, ge=0)
+    swapped_max: int = Field(default=0, ge=0, le=1_000_000)
     errors_max: Share = 0.01
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        levels = {name: getattr(self, f"gpu_temperature_{name}") for name in ("warn", "max", "act")}
+        for (low, below), (high, above) in pairwise(levels.items()):
+            # Those that are not said move with the one that is.
+            said = {f"gpu_temperature_{name}" for name in (low, high)} <= self.model_fields_set
+            if said and below > above:
+                raise ValueError(f"gpu_temperature_{high} {above:g} is below gpu_temperature_{low} {below:g}")
+        return self
 
 
 @dataclass(frozen=True)
@@ -181,21 +195,30 @@ def _hit_rate(found: Watched, limits: Thresholds) -> Row:
     def risen(name: str) -> float | None:
         return engines.rise(found.ev, names, name, found.begin, found.end)
 
+    def row(rate: float, reason: str, source: str, *read: str) -> Row:
+        if why := next(filter(None, (_unread(found, names, name) for name in read)), ""):
+            return Row(metric, Verdict.INCONCLUSIVE, None, bound, "ratio", why, source, AT_LEAST)
+        return judged(metric, rate, AT_LEAST, bound, "ratio", reason, source)
+
     hits, asked, prompts = risen("prefix_hits"), risen("prefix_queries"), risen("prompt_tokens")
     source = engines.found_as(found.ev, "prefix_hits", "prefix_queries") or "samples.ndjson"
     if hits is not None and asked:
         reason = f"{hits:.0f} of {asked:.0f} prompt tokens came from the cache"
-        return judged(metric, hits / asked, AT_LEAST, bound, "ratio", reason, source)
+        return row(hits / asked, reason, source, "prefix_hits", "prefix_queries")
     if asked == 0 and prompts:
         off = f"not one of {prompts:.0f} prompt tokens was looked up: the prefix cache is off"
-        return judged(metric, 0.0, AT_LEAST, bound, "ratio", off, source)
+        return row(0.0, off, source, "prefix_queries", "prompt_tokens")
     gauges = list(_told(found, "prefix_hit_rate", names))
     if gauges:  # of the old engine; -1 before the first request
-        rate = sum(gauges) / len(gauges)
         reason = "mean of a gauge over the engines' whole life: this vLLM has no counters"
         source = engines.found_as(found.ev, "prefix_hit_rate")
-        return judged(metric, rate, AT_LEAST, bound, "ratio", reason, source)
+        return row(sum(gauges) / len(gauges), reason, source, "prefix_hit_rate")
     return Row(metric, Verdict.INCONCLUSIVE, None, bound, "ratio", "no engine told it", source, AT_LEAST)
+
+
+def _unread(found: Watched, names: list[str], name: str) -> str:
+    """Say that an engine did not tell a value all the time; empty when all did."""
+    return engines.unread(found.ev, names, name, found.begin, found.end)
 
 
 def _told(found: Watched, name: str, replicas: list[str]) -> Iterator[float]:
@@ -208,18 +231,29 @@ def _told(found: Watched, name: str, replicas: list[str]) -> Iterator[float]:
 
 def _swapped(found: Watched, limits: Thresholds) -> Row:
     """The old engine swapped out to the CPU; today's takes a request's blocks away and computes it again."""
-    names, bound = engines.primaries(found.ev), limits.swapped_max
-    gauges = list(_told(found, "swapped", names))
-    if gauges:
-        source = engines.found_as(found.ev, "swapped")
-        return judged("swapped requests", max(gauges), AT_MOST, bound, "count", "the most at once", source)
+    metric, names, bound = "swapped requests", engines.primaries(found.ev), limits.swapped_max
+
+    def row(value: float, reason: str, name: str) -> Row:
+        source = engines.found_as(found.ev, name) or "samples.ndjson"
+        return _if_read(
+            judged(metric, value, AT_MOST, bound, "count", reason, source),
+            _unread(found, names, name),
+        )
+
+    if gauges := list(_told(found, "swapped", names)):
+        return row(max(gauges), "the most at once", "swapped")
     preempted = engines.rise(found.ev, names, "preemptions", found.begin, found.end)
-    source = engines.found_as(found.ev, "preemptions") or "samples.ndjson"
     if preempted is None:
-        return Row("swapped requests", Verdict.INCONCLUSIVE, bound=bound, unit="count",
-                   reason="no engine told swapped requests nor preemptions", source=source)  # fmt: skip
-    reason = "preemptions: this vLLM swaps nothing out, it computes again"
-    return judged("swapped requests", preempted, AT_MOST, bound, "count", reason, source)
+        none = "no engine told swapped requests nor preemptions"
+        return Row(metric, Verdict.INCONCLUSIVE, bound=bound, unit="count", reason=none, source="samples.ndjson")
+    return row(preempted, "preemptions: this vLLM swaps nothing out, it computes again", "preemptions")
+
+
+def _if_read(row: Row, unread: str) -> Row:
+    """What was seen to be too much stays so; that it was not too much takes somebody who looked all the time."""
+    if not unread or row.verdict is Verdict.FAIL:
+        return row
+    return replace(row, verdict=Verdict.INCONCLUSIVE, value=None, reason=unread)
 
 
 # ---- GPUs ----------------------------------------------------------------------------------------------
@@ -231,19 +265,20 @@ def _gpu(
     """Make a row from what the probe `gpu` read of each GPU that serves."""
 
     def row(found: Watched, limits: Thresholds) -> Row:
-        looked = found.samples("gpu")
-        if not any(sample["probe"] == "gpu" for sample in found.ev.samples):
+        if not watches_gpus(found.ev):
             return Row(metric, Verdict.NOT_JUDGED, reason="no GPU is watched at this target")
         seen: _Seen = {}
-        for sample in looked:
+        held = _held(found.ev)
+        for sample in found.samples("gpu"):
             gpus = sample["values"].get("gpus") if sample["ok"] else None
             for uuid, gpu in gpus.items() if isinstance(gpus, dict) else ():
-                value = read(gpu) if isinstance(gpu, dict) and _serves(found.ev, str(uuid)) else None
-                if value is not None:
+                value = read(gpu) if isinstance(gpu, dict) and (not held or str(uuid) in held) else None
+                if value is not None and value >= 0:
                     seen.setdefault(str(uuid), []).append((float(sample["mono"]), value))
         if not seen:
             return Row(metric, Verdict.INCONCLUSIVE, reason="no GPU of a replica told it", source="samples.ndjson")
-        return judge(found, limits, seen)
+        row = judge(found, limits, seen)
+        return row if row.verdict is Verdict.NOT_JUDGED else _if_read(row, _unseen(found, seen))
 
     return row
 
@@ -252,10 +287,18 @@ def _gpu(
 _Seen = dict[str, list[tuple[float, float]]]
 
 
-def _serves(ev: Evidence, uuid: str) -> bool:
-    """Whether a replica holds the GPU, as far as the journal says who holds which."""
-    held = {str(gpu) for event in ev.of("completion", "replica") for gpu in event.data.get("gpus") or ()}
-    return not held or uuid in held
+def _held(ev: Evidence) -> set[str]:
+    """Return the GPUs that replicas hold, as far as the journal says who holds which."""
+    return {str(gpu) for event in ev.of("completion", "replica") for gpu in event.data.get("gpus") or ()}
+
+
+def _unseen(found: Watched, seen: _Seen) -> str:
+    """Say which GPU of a replica was not looked at all the time, deeds left out; empty when all were."""
+    for uuid in sorted(_held(found.ev).union(seen)):
+        low, high = blind((mono for mono, _ in seen.get(uuid, ())), found.begin, found.end, deeds(found.ev))
+        if high - low > GPU_GAP_S:
+            return f"{uuid} did not tell it for {high - low:.0f} s, {GPU_GAP_S:g} s may be"
+    return ""
 
 
 def _value(name: str) -> Callable[[Json], float | None]:

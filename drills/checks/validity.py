@@ -13,22 +13,17 @@ from itertools import pairwise
 import polars as pl
 
 from drills import records, stats
+from drills.checks import whole
 from drills.checks.accounted import mismatch
-from drills.checks.watching import blind, deeds, looks, on
+from drills.checks.watching import PROBE_GAP_S, blind, deeds, looks
 from drills.evidence import Evidence
 from drills.model import Event, Json, Phase, Verdict
-from drills.strictjson import is_number
+from drills.strictjson import is_number, is_text
 
 ON_TIME_SHARE = 0.98
 LAG_OF_SLA = 0.05
 CPU_MAX = 0.80
 CPU_WINDOW_S = 10  # heartbeats; a busy second alone shows in the lag, if it matters
-#: Longer than this no probe is silent while the load is on, nor the generator; deeds take their own time.
-PROBE_GAP_S = 10.0
-#: A look at the GPUs starts a program on their host; what it sees changes over minutes.
-GAP_OF_S = {"gpu": 30.0}
-#: Probes that one check alone reads; in a run without it they are there for people.
-READ_BY = {"gpu": "metrics"}
 
 
 @dataclass(frozen=True)
@@ -85,37 +80,13 @@ def _files(ev: Evidence) -> str:
     said = [e.data for e in ev.of("collected") if e.data.get("file") == "ledger.ndjson"]
     if said and said[-1].get("lines") != ev.ledger.height:
         return f"ledger.ndjson has {ev.ledger.height} lines, {said[-1].get('lines')} were collected"
-    return _samples_whole(ev)
+    return whole.samples(ev) or whole.ledger(ev)
 
 
 def _until_end(ev: Evidence) -> list[Event]:
     """Return the events of the run itself; a recovery may come after a reboot, with another clock."""
     end = next((i for i, event in enumerate(ev.events) if event.event == "end"), len(ev.events))
     return list(ev.events[: end + 1])
-
-
-def _samples_whole(ev: Evidence) -> str:
-    """Every probe that began looks as long as the load is on; that of a fault's own counters while the fault is."""
-    began = ev.last("load.started")
-    if began is None:
-        return ""
-    if not ev.samples:
-        return "samples.ndjson is missing or empty, though the load was on"
-    series: dict[tuple[str, str], list[float]] = {}
-    for sample in ev.samples:
-        series.setdefault((sample["probe"], str(sample.get("subject"))), []).append(float(sample["mono"]))
-    on_while = {str(receipt["id"]): on(ev, receipt) for receipt in ev.receipts}
-    asked = {str(check["check"]) for check in ev.plan["experiment"]["checks"]}
-    for (probe, subject), times in sorted(series.items()):
-        may_s = GAP_OF_S.get(probe, PROBE_GAP_S)
-        if probe in READ_BY and READ_BY[probe] not in asked:
-            continue
-        begin, end = (began.mono, ev.ended) if probe != "fault" else on_while.get(subject, (began.mono, ev.ended))
-        low, high = blind(times, begin, end, deeds(ev))
-        if high - low > may_s:
-            where = f"for {high - low:.1f} s from {low - began.mono:.1f} s after the begin of the load"
-            return f"samples.ndjson: probe {probe} of {subject} is silent {where}, {may_s:g} s may be"
-    return ""
 
 
 def _consistent(ev: Evidence) -> str:
@@ -225,17 +196,39 @@ def _proven(ev: Evidence) -> str:
     for receipt in ev.receipts:
         for proof, word in (("proof.on", "on"), ("proof.off", "off")):
             seen = [e.data for e in ev.of(proof) if e.data.get("receipt") == receipt["id"]]
-            if not seen or seen[-1].get("ok") is not True or not seen[-1].get("evidence"):
-                return f"{receipt['fault']} is not proven {word}{_why(seen)}"
+            if why := _unproven(seen, proof):
+                return f"{receipt['fault']} is not proven {word}: {why}"
+        if why := _astray(ev, receipt):
+            return f"{receipt['fault']} is not proven on: {why}"
     return "" if ev.t_inject is not None else "nothing was injected"
 
 
-def _why(seen: list[Json]) -> str:
+def _unproven(seen: list[Json], proof: str) -> str:
+    """Say why the last look proves nothing; empty when it does. What hurt others later on, `untouched` tells."""
     if not seen:
-        return ": nobody looked"
-    if seen[-1].get("ok") is True:
-        return ": there is no evidence with that word"
-    return ": it was seen not to be" if seen[-1].get("ok") is False else ": nothing could be seen"
+        return "nobody looked"
+    last = seen[-1]
+    if last.get("ok") is not True:
+        return "it was seen not to be" if last.get("ok") is False else "nothing could be seen"
+    found = last.get("evidence") or []
+    if not found or not all(is_text(item.get("what")) and len(item) > 1 for item in found):
+        return "there is no evidence with that word"
+    others = last.get("bystanders_ok")
+    if others is None:
+        return "nobody looked at the others"
+    return "others were hit as well" if proof == "proof.on" and not others else ""
+
+
+def _astray(ev: Evidence, receipt: Json) -> str:
+    """Say that the deeds are not those that the receipt announced; empty when they are."""
+    aimed = {str(victim["name"]) for victim in receipt["victims"]}
+    hits = [e for e in ev.hits if e.data.get("receipt") == receipt["id"]]
+    hit = {str(name) for event in hits for name in event.data["victims"]}
+    if not hits:
+        return "nobody told of the deed"
+    if hit != aimed or not aimed or not all(event.data["victims"] for event in hits):
+        return f"{', '.join(sorted(aimed)) or 'nobody'} was aimed at, {', '.join(sorted(hit)) or 'nobody'} was hit"
+    return ""
 
 
 _GATES: dict[str, Callable[[Evidence], Gate | str]] = {

@@ -25,8 +25,11 @@ from drills.faults.iptables import Programs, Rule
 from drills.model import Context, HasNetwork, Host, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Line, Share
 from drills.probes import http
+from drills.units import shown
 
 PROOF_TIMEOUT_S = 10.0
+#: The one peer that every target knows by name.
+ROUTER = "router"
 MANAGEMENT_TIMEOUT_S = 3.0
 HOOKS = {"in": ("INPUT", "I", "-s", "--dport"), "out": ("OUTPUT", "O", "-d", "--sport")}
 #: The first packet of a connection: from the peer a SYN, from the replica its answer to one.
@@ -44,6 +47,17 @@ def _some_loss(value: float) -> float:
     return value
 
 
+def _peer(value: str) -> str:
+    if value != ROUTER:
+        try:
+            ipaddress.IPv4Network(value)
+        except ValueError:
+            raise ValueError(
+                f"no peer {shown(value)}{nearest(value, [ROUTER])}, or an IPv4 address or network"
+            ) from None
+    return value
+
+
 class PacketLoss:
     """A held fault: the rules stay until they are taken away, by revert, by the timer or by recover."""
 
@@ -58,8 +72,10 @@ class PacketLoss:
         loss: Annotated[Share, AfterValidator(_some_loss)] | None = None
         direction: Literal["in", "out", "both"] | None = None
         affects: Literal["new", "all"] = "all"
-        peers: Annotated[tuple[Line, ...], Field(min_length=1)] = ("router",)
-        ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = ()
+        peers: Annotated[tuple[Annotated[Line, AfterValidator(_peer)], ...], Field(min_length=1, max_length=50)] = (
+            ROUTER,
+        )
+        ports: Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], Field(max_length=50)] = ()
         iptables: Literal["auto", "nft", "legacy"] = "auto"
 
         @model_validator(mode="after")

@@ -210,6 +210,7 @@ def samples(rate: float = 20.0) -> list[Json]:
             base | {"probe": "router", "subject": "router", "values": {"vllm_router_active_workers": 3 - down}}
         )
         found.append(base | {"probe": "load", "subject": "generator", "values": {"n": second, "cpu": 0.2}})
+        found.append(base | {"probe": "replicas", "subject": "lab", "values": {"ready": 3 - down, "states": {}}})
         for name in REPLICAS:
             found += probed.engine(mono, name, _counters(name, mono, rate / len(REPLICAS)))
         if second % 5 == 0:

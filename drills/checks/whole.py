@@ -1,0 +1,171 @@
+"""Whether the probes and the ledger tell all that they should: what is not there would have told something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from drills.checks.watching import (
+    GPU_GAP_S,
+    PROBE_GAP_S,
+    Stretch,
+    away,
+    blind,
+    deeds,
+    failing,
+    has_prometheus,
+    on,
+    replicas,
+    watches_gpus,
+)
+from drills.evidence import Evidence
+
+#: Of these a look that failed is an answer: of the service, not of the probe.
+ANSWERS = frozenset({"completion", "health", "router", "promql", "events"})
+#: Probes that one check alone reads; in a run without it they are there for people.
+READ_BY = {"gpu": "metrics"}
+
+
+@dataclass(frozen=True)
+class _Series:
+    """The looks of a probe at a subject: all of them, and those that measured."""
+
+    all: list[float]
+    good: list[float]
+
+
+def samples(ev: Evidence) -> str:
+    """Say which probe was silent as long as the load was on, that of a fault's counters while the fault was."""
+    began = ev.last("load.started")
+    if began is None:
+        return ""
+    if not ev.samples:
+        return "samples.ndjson is missing or empty, though the load was on"
+    series = _by_subject(ev)
+    if missing := _absent(ev, series):
+        return missing
+    on_while = {str(receipt["id"]): on(ev, receipt) for receipt in ev.receipts}
+    asked = _asked(ev)
+    for (probe, subject), seen in sorted(series.items()):
+        if READ_BY.get(probe, next(iter(asked), "")) not in asked:
+            continue
+        begin, end = (began.mono, ev.ended) if probe != "fault" else on_while.get(subject, (began.mono, ev.ended))
+        good = seen.all if probe in ANSWERS else seen.good
+        low, high = blind(good, begin, end, [*deeds(ev), *_excused(ev, probe, subject)])
+        may_s = GPU_GAP_S if probe == "gpu" else PROBE_GAP_S
+        if high - low > may_s:
+            where = f"for {high - low:.1f} s from {low - began.mono:.1f} s after the begin of the load"
+            word = "silent" if len(good) == len(seen.all) else "silent or in error"
+            return f"samples.ndjson: probe {probe} of {subject} is {word} {where}, {may_s:g} s may be"
+    return ""
+
+
+def _by_subject(ev: Evidence) -> dict[tuple[str, str], _Series]:
+    series: dict[tuple[str, str], _Series] = {}
+    for sample in ev.samples:
+        mine = series.setdefault((sample["probe"], str(sample.get("subject"))), _Series([], []))
+        mine.all.append(float(sample["mono"]))
+        if sample["ok"]:
+            mine.good.append(float(sample["mono"]))
+    return series
+
+
+def _asked(ev: Evidence) -> set[str]:
+    """Return the names of the plan's checks."""
+    return {str(item.get("check", next(iter(item)))) for item in ev.plan["experiment"].get("checks") or ()}
+
+
+def _excused(ev: Evidence, probe: str, subject: str) -> list[Stretch]:
+    """An engine whose process is gone, or that answers no completion either, has no counters to read."""
+    return [*away(ev, subject), *failing(ev, subject)] if probe == "vllm" else []
+
+
+def _absent(ev: Evidence, series: dict[tuple[str, str], _Series]) -> str:
+    """Say which probe left nothing at all, though it was there by the plan."""
+    if not (names := replicas(ev)):
+        return "the journal does not tell which replicas there were before the load"
+    probes = {probe for probe, _ in series}
+    for probe, subject in _expected(ev, names):
+        if (probe not in probes) if subject is None else ((probe, subject) not in series):
+            return f"samples.ndjson: probe {probe}{f' of {subject}' if subject else ''} never looked"
+    return ""
+
+
+def _expected(ev: Evidence, names: list[str]) -> Iterator[tuple[str, str | None]]:
+    asked = _asked(ev)
+    yield from (("replicas", None), ("load", None))
+    yield from ((probe, name) for name in names for probe in ("completion", "vllm"))
+    if has_prometheus(ev):
+        yield "alerts", None
+    if "metrics" in asked and watches_gpus(ev):
+        yield "gpu", None
+    if "health_honest" in asked:
+        yield from (("health", name) for name in names)
+
+
+# ---- the ledger ----------------------------------------------------------------------------------------
+
+ROLES = ("primary", "fallback")
+CLOSES = ("complete", "client_gone", "upstream_fin", "upstream_reset", "refused", "cut", "open")
+#: Stamps of a line of which the second is never before the first.
+_IN_ORDER = (("start", "first_byte"), ("first_byte", "last_byte"), ("last_byte", "end"), ("start", "end"))
+_SLACK_S = 0.002  # stamps are rounded
+
+
+def ledger(ev: Evidence) -> str:
+    """Say what in the ledger cannot be true of this run; empty where it can, or where there is none."""
+    if ev.ledger.is_empty():
+        return ""
+    for words, test in (_misshapen(ev) | _foreign(ev)).items():
+        if count := ev.ledger.filter(test.fill_null(value=True)).height:
+            return _said(count, words)
+    if count := int(
+        ev.ledger.filter(pl.col("id").is_not_null()).select("replica", "id", "start").is_duplicated().sum()
+    ):
+        return _said(count, "are there more than once")
+    early = _attempts(ev).join(ev.ledger, on="id", how="inner").filter(pl.col("start") < pl.col("sent") - _SLACK_S)
+    if early.height:
+        return _said(early.height, "begin before the client sent their request")
+    unseen = _answered(ev).join(ev.ledger.drop_nulls("arrival"), on="arrival", how="anti").height
+    return f"ledger.ndjson: {unseen} answered arrivals have no attempt in it" if unseen else ""
+
+
+def _said(count: int, words: str) -> str:
+    return f"ledger.ndjson: {count} {'line' if count == 1 else 'lines'}: {words}"
+
+
+def _misshapen(ev: Evidence) -> dict[str, pl.Expr]:
+    """Return what no line of a ledger is, each in words."""
+    begin, end = ev.events[0].mono, max(event.mono for event in ev.events)
+    status, names = pl.col("status"), replicas(ev, "primary")
+    backwards = [(pl.col(b) - pl.col(a) < -_SLACK_S).fill_null(value=False) for a, b in _IN_ORDER]
+    return {
+        "the role is none that there is": ~pl.col("role").is_in(ROLES),
+        "the replica is none that there was": (pl.col("role") == "primary") & ~pl.col("replica").is_in(names),
+        "the begin is no time of the run": ~pl.col("start").is_between(begin, end),
+        "the end is none that there is": ~pl.col("close").is_in(CLOSES),
+        "the status is none that there is": status.is_not_null() & ~status.is_between(100, 599),
+        "ended and open at once": (pl.col("close") == "open") != pl.col("end").is_null(),
+        "the times run backwards": pl.any_horizontal(*backwards),
+    }
+
+
+def _foreign(ev: Evidence) -> dict[str, pl.Expr]:
+    """Return what is of no request of the run, in words; in a lab there are no others."""
+    known = pl.col("id").is_in(_attempts(ev)["id"].implode()).fill_null(value=False)
+    alone = ev.plan["target"].get("kind") == "lab"
+    ours = pl.lit(value=True) if alone else pl.col("arrival").is_not_null()
+    return {"the id is of no attempt that the client made": ours & ~known}
+
+
+def _attempts(ev: Evidence) -> pl.DataFrame:
+    """Return id and begin of every attempt that the client made."""
+    made = ev.requests.select(pl.col("attempts").alias("one")).explode("one").unnest("one")
+    return made.select("id", "sent").drop_nulls("id")
+
+
+def _answered(ev: Evidence) -> pl.DataFrame:
+    """Return the arrivals that a replica answered."""
+    return ev.measured.filter(pl.col("good") & ~pl.col("cached").fill_null(value=False)).select("arrival")
