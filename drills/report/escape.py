@@ -8,7 +8,8 @@ lines into fenced blocks (`fence`), prose from the experiment file stays readabl
 from __future__ import annotations
 
 import re
-import unicodedata
+
+from drills.output import visible as visible
 
 #: Longest piece of foreign text a report repeats; the file it came from has the rest.
 LENGTH_MAX = 200
@@ -18,29 +19,19 @@ _BLOCK_START = re.compile(r"^(?:[-+=>:]|\d+(?=[.)](?:\s|$)))")
 _TICKS = re.compile(r"`+")
 
 
-def visible(text: object, *, keep_newlines: bool = False) -> str:
-    """Return the text with every control, format and unassigned character shown as an escape such as \\x1b."""
-    return "".join(_show(char, keep_newlines) for char in str(text))
-
-
-def _show(char: str, keep_newlines: bool) -> str:
-    if char.isprintable() or (char == "\n" and keep_newlines):
-        return char
-    if unicodedata.category(char) == "Zs":  # spaces of other widths
-        return " "
-    # Controls (ESC, BEL, C1), bidi and zero-width marks, line separators, half surrogates, unassigned points.
-    point = ord(char)
-    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
-
-
 def _one_line(text: object) -> str:
     """Return a text with its line breaks and tabs as single spaces."""
     return re.sub(r"[\t\n\r]+", " ", str(text)).strip()
 
 
 def shorten(text: str, length_max: int = LENGTH_MAX) -> str:
-    """Cut a text at the length and say so with an ellipsis."""
-    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+    """Cut a text at the last word that fits and say so with an ellipsis; a word of its own length is cut in itself."""
+    if len(text) <= length_max:
+        return text
+    cut = text[: length_max - 1]
+    head, space, _ = cut.rpartition(" ")
+    whole = head if space and text[len(cut)] != " " and len(head) >= length_max // 2 else cut
+    return whole.rstrip(" ,;:") + "…"
 
 
 def prose(text: object, length_max: int = LENGTH_MAX) -> str:

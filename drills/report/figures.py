@@ -39,6 +39,8 @@ STYLE = {
     "cancelled": ("#999999", "+"),
 }
 GOOD = ("ok", "degraded")
+#: Light tints of those, under hatches of the full colour: answered, but later than the SLA allows.
+LATE = {"ok": "#a6cfe6", "degraded": "#a3dcca"}
 SHADES = {"warmup": "#ffffff", "baseline": "#eef2f7", "fault": "#fbe3d6", "recovery": "#e6f3ec"}
 WIDTH_IN = 10.0
 ROW_IN = 0.17
@@ -92,6 +94,11 @@ class Drawing:
         low, high = min(begins, default=0.0), max(ends, default=1.0)
         return low, max(high, low + 1.0)
 
+    def late(self, point: Point) -> bool:
+        """Whether an arrival was answered, and its first token came later than the SLA allows."""
+        bound_s, ttft_s = self.sla_ttft_s, point.ttft_s
+        return point.outcome in LATE and bound_s is not None and ttft_s is not None and ttft_s > bound_s
+
 
 def thin(points: Sequence[Point], points_max: int = POINTS_MAX) -> list[Point]:
     """Return at most `points_max` points: every failure first, then good ones evenly in order of time.
@@ -111,6 +118,11 @@ def _evenly(points: list[Point], number: int) -> list[Point]:
     return [points[index * len(points) // number] for index in range(number)]
 
 
+#: A person's own matplotlibrc must not change the bytes.
+_plain = matplotlib.rc_context(matplotlib.rcParamsDefault)
+
+
+@_plain
 def latency(drawing: Drawing) -> Figure:
     """Return time × TTFT on a log axis; arrivals without a good answer are ticks in rows above it."""
     points = thin(drawing.points)
@@ -136,6 +148,7 @@ def latency(drawing: Drawing) -> Figure:
     return figure
 
 
+@_plain
 def outcomes(drawing: Drawing) -> Figure:
     """Return how the arrivals that ended in each second ended, stacked, with the load that was offered."""
     figure, (top, main) = _canvas([_head_in(drawing), 2.8])
@@ -146,16 +159,14 @@ def outcomes(drawing: Drawing) -> Figure:
     seconds = list(range(first, last))
     edges = [*seconds, last]
     floor = [0.0] * len(seconds)
-    ended = Counter((point.outcome, int(point.end_s // 1)) for point in drawing.points)
-    for name, (colour, _marker) in STYLE.items():
-        heights = [float(ended[name, second]) for second in seconds]
+    ended = Counter((point.outcome, drawing.late(point), int(point.end_s // 1)) for point in drawing.points)
+    for name, late in ((name, late) for name in STYLE for late in (False, True)):
+        heights = [float(ended[name, late, second]) for second in seconds]
         if not any(heights):
             continue
         tops = [below + height for below, height in zip(floor, heights, strict=True)]
-        label = f"{name} ({_count(drawing.points, name):,})"
-        main.stairs(
-            tops, edges, baseline=floor, fill=True, color=colour, linewidth=0, gid=f"outcome-{name}", label=label
-        )
+        number = sum(1 for point in drawing.points if point.outcome == name and drawing.late(point) == late)
+        _layer(main, edges, floor, tops, name, late=late, number=number)
         floor = tops
     offered = Counter(int(point.at_s // 1) for point in drawing.points)
     begun = [float(offered[second]) for second in seconds]
@@ -171,10 +182,21 @@ def outcomes(drawing: Drawing) -> Figure:
     return figure
 
 
+def _layer(
+    axes: Axes, edges: list[int], floor: list[float], tops: list[float], name: str, *, late: bool, number: int
+) -> None:
+    """Draw one layer of the stack."""
+    colour, word = STYLE[name][0], f"{name}, late" if late else name
+    face = LATE[name] if late else colour
+    axes.stairs(tops, edges, baseline=floor, fill=True, facecolor=face, edgecolor=colour, linewidth=0,
+                    hatch="////" if late else None, gid=f"outcome-{word.replace(', ', '-')}",
+                    label=f"{word} ({number:,})")  # fmt: skip
+
+
 def svg(figure: Figure) -> bytes:
     """Return the figure as SVG; the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "drills", "svg.fonttype": "path"}):
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "drills", "svg.fonttype": "path"}):
         canvas = FigureCanvasSVG(figure)
         metadata = {"Date": None, "Creator": "drill"}
         canvas.print_svg(buffer, metadata=metadata)  # type: ignore[no-untyped-call] # matplotlib has no type for it
@@ -192,10 +214,8 @@ def _canvas(heights_in: list[float]) -> tuple[Figure, list[Axes]]:
     """Return a figure of axes that share time: names of phases and marks on top, the plot at the bottom."""
     foot_in, air_in = 0.95, 0.06
     height_in = sum(heights_in) + foot_in + air_in
-    # rcParams of the person's own matplotlibrc must not change the bytes.
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        figure = Figure(figsize=(WIDTH_IN, height_in))
-        axes = list(figure.subplots(len(heights_in), 1, sharex=True, height_ratios=heights_in))
+    figure = Figure(figsize=(WIDTH_IN, height_in))
+    axes = list(figure.subplots(len(heights_in), 1, sharex=True, height_ratios=heights_in))
     figure.subplots_adjust(left=0.105, right=0.985, top=1 - air_in / height_in, bottom=foot_in / height_in, hspace=0.0)
     for part in axes:
         part.spines[["top", "right"]].set_visible(False)
@@ -223,35 +243,52 @@ def _mark_id(mark: Mark) -> str:
 
 
 def _dash(mark: Mark) -> Any:
-    return "-" if mark.name == "injection" else (0, (1, 1.5)) if mark.name.startswith("alert") else (0, (4, 2))
+    return "-" if mark.name == "injection" else (0, (1, 1.5)) if "alert" in mark.name else (0, (4, 2))
 
 
 def _labels(drawing: Drawing) -> list[tuple[Mark, str, int, bool]]:
     """Return each mark's label, its row, and whether it is written to the left of its line.
 
-    A mark that lies under another one's label goes to a lower row: its line then ends below that label.
+    A mark that lies under another one's label goes to a lower row: its line then ends below that label. A label that
+    the line of a higher row would cross is written to the other side, where it has room.
     """
     low, high = drawing.limits
     room = []
     for mark in drawing.marks:
         label = f"{ascii_name(mark.name)} {mark.at_s:+.1f} s"
         width_s = (high - low) * LETTER_SHARE * (len(label) + 2)
-        left = mark.at_s + width_s > high
-        room.append(
-            (mark, label, left, mark.at_s - width_s if left else mark.at_s, mark.at_s if left else mark.at_s + width_s)
-        )
+        room.append((mark, label, mark.at_s + width_s > high, width_s))
     # Those written to the left first, from the right; then the others from the left.
     room.sort(key=lambda item: (not item[2], -item[0].at_s if item[2] else item[0].at_s, item[1]))
     placed: list[tuple[Mark, str, int, bool]] = []
-    taken: list[tuple[float, float, int]] = []
-    for mark, label, left, begin_s, end_s in room:
-        row = max(
-            (row + 1 for begin, end, row in taken if begin < end_s and begin_s < end and begin <= mark.at_s <= end),
-            default=0,
-        )
-        taken.append((begin_s, end_s, row))
-        placed.append((mark, label, row, left))
+    taken: list[_Taken] = []
+    for mark, label, left, width_s in room:
+        space, crossed = _space(mark.at_s, width_s, left, taken)
+        if crossed and not left and mark.at_s - width_s >= low:
+            other, crossed = _space(mark.at_s, width_s, True, taken)
+            space, left = (space, left) if crossed else (other, True)
+        taken.append(space)
+        placed.append((mark, label, space.row, left))
     return placed
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Where a label lies, in seconds, and the line that comes down from its row."""
+
+    begin_s: float
+    end_s: float
+    row: int
+    at_s: float
+
+
+def _space(at_s: float, width_s: float, left: bool, taken: list[_Taken]) -> tuple[_Taken, bool]:
+    """Return where a label would lie, and whether the line of a higher row would cross it there."""
+    begin_s, end_s = (at_s - width_s, at_s) if left else (at_s, at_s + width_s)
+    over = [t for t in taken if t.begin_s < end_s and begin_s < t.end_s and t.begin_s <= at_s <= t.end_s]
+    row = max((t.row + 1 for t in over), default=0)
+    crossed = any(begin_s < t.at_s < end_s and t.row < row for t in taken)
+    return _Taken(begin_s, end_s, row, at_s), crossed
 
 
 def _head_in(drawing: Drawing) -> float:

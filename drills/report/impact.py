@@ -6,11 +6,14 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 import polars as pl
+from pydantic import ValidationError
 
 from drills import stats
+from drills.checks.degraded import Degraded, DegradedParams, needed
 from drills.checks.streams import BROKEN
 from drills.model import Outcome
 from drills.report.facts import Facts
+from drills.strictjson import is_number
 
 WINDOW_S = 10.0
 
@@ -67,10 +70,14 @@ def _order(key: tuple[str, str]) -> tuple[int, str, str]:
 
 @dataclass(frozen=True)
 class Streams:
-    """Requests in flight on victims at the injection, and how many of them got no whole answer."""
+    """Requests in flight on victims at the injection, and how many of them got no whole answer.
+
+    `reached`: those among them that were begun while a held fault was still coming on.
+    """
 
     in_flight: int
     cut: int
+    reached: int
 
 
 def streams(facts: Facts) -> Streams | None:
@@ -80,7 +87,8 @@ def streams(facts: Facts) -> Streams | None:
     arrivals = list(facts.evidence.in_flight_on_victims)
     began = pl.concat([facts.cohorts["caught"], facts.evidence.watched])
     rows = began.filter(pl.col("arrival").is_in(arrivals))
-    return Streams(rows.height, rows.filter(pl.col("outcome").is_in(BROKEN)).height)
+    reached = rows.filter(pl.col("intended") >= facts.hit).height
+    return Streams(rows.height, rows.filter(pl.col("outcome").is_in(BROKEN)).height, reached)
 
 
 @dataclass(frozen=True)
@@ -112,3 +120,31 @@ def degraded(facts: Facts, cohort: str) -> tuple[int, int]:
     """Return how many answers of a cohort came from the degradation path, and its arrivals."""
     frame = facts.cohorts[cohort]
     return len(frame.filter(pl.col("outcome") == Outcome.DEGRADED)), len(frame)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The first request that got a degraded answer in time: its intended start (mono), and its wait for an opening."""
+
+    at: float
+    arrival: int
+    after_s: float
+
+
+def opening(facts: Facts) -> Opening | None:
+    """Return when degradation opened, as the check `degraded` saw it; None when it did not, or nobody asked."""
+    check = next((check for check in facts.checks if check.get("check") == Degraded.name), {})
+    after_s = (check.get("detail") or {}).get("opened_s")
+    if after_s is None or not is_number(after_s):
+        return None
+    try:
+        params = DegradedParams.model_validate(check.get("params") or {})
+    except ValidationError:
+        return None
+    bound_s = facts.sla_ttft_s if params.ttft == "sla" else float(params.ttft)
+    frame = needed(facts.evidence, params.of, bound_s).sort("intended", "arrival")
+    served = frame.filter((pl.col("outcome") == Outcome.DEGRADED) & (pl.col("ttft") <= bound_s))
+    if served.is_empty():
+        return None
+    first = served.row(0, named=True)
+    return Opening(float(first["intended"]), int(first["arrival"]), float(after_s))

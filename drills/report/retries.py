@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from drills import stats
@@ -65,27 +67,52 @@ def _cost(facts: Facts, attempts: Attempts) -> list[str]:
     return [f"Cost of retries, {beyond}: {told}{swallowed}{beside}{unknown}."]
 
 
-def _instead(facts: Facts) -> list[str]:
-    """Say how users fared when degradation was expected: by outcome, with how long they waited."""
+@dataclass(frozen=True)
+class Group:
+    """Users who fared alike: what they got (inert Markdown with their number), and how long they waited (seconds)."""
+
+    n: int
+    what: str
+    p50_s: float | None = None  # None: in vain
+    most_s: float | None = None
+    degraded: bool = False
+    n_late: int = 0
+
+
+def groups(facts: Facts) -> list[Group]:
+    """Return how those fared whose requests began after the injection; groups of nobody are left out."""
     frame = facts.cohorts["fault"]
-    if frame.is_empty() or not any(item["name"] == "degraded" for item in facts.planned("checks")):
-        return []
     bound, full = facts.sla_ttft_s, frame.filter(pl.col("outcome") == Outcome.OK)
     answers, cached = frame.filter(pl.col("outcome") == Outcome.DEGRADED), pl.col("cached").fill_null(value=False)
-    groups = {
-        "a full answer in time": full.filter(pl.col("ttft") <= bound),
-        "a full answer too late": full.filter(pl.col("ttft") > bound),
-        "a smaller model's answer": answers.filter(~cached),
-        "a cached answer": answers.filter(cached),
-    }
-    told = [_group(name, got) for name, got in groups.items() if got.height]
+    found = [
+        _group("full answer", " in time", full.filter(pl.col("ttft") <= bound), bound),
+        _group("full answer", " too late", full.filter(pl.col("ttft") > bound), bound),
+        _group("answer", " of a smaller model", answers.filter(~cached), bound, degraded=True),
+        _group("cached answer", "", answers.filter(cached), bound, degraded=True),
+    ]
     rest = frame.filter(~pl.col("outcome").is_in([Outcome.OK, Outcome.DEGRADED]))
     kinds = rest.group_by("outcome", pl.col("error").fill_null("")).len().sort("outcome", "error").rows()
-    told += [f"{number:,} nothing: {prose(label_of((str(outcome), str(error))))}" for outcome, error, number in kinds]
-    return [f"Degradation was expected. Users got, of {frame.height:,} begun after the injection: {'; '.join(told)}."]
+    for outcome, error, n in kinds:
+        found.append(Group(n, f"{words.count(n, 'time')} nothing ({prose(label_of((str(outcome), str(error))))})"))
+    return [group for group in found if group.n]
 
 
-def _group(name: str, got: pl.DataFrame) -> str:
-    times = got["ttft"].sort().to_list()
-    p50, most = stats.nearest_rank(times, 0.5), times[-1]
-    return f"{got.height:,} {name} (first token p50 {words.seconds(p50)}, at most {words.seconds(most)})"
+def _group(noun: str, how: str, got: pl.DataFrame, bound_s: float, *, degraded: bool = False) -> Group:
+    times, what = got["ttft"].sort().to_list(), words.count(got.height, noun) + how
+    late = sum(1 for ttft_s in times if ttft_s > bound_s)
+    return Group(len(times), what, stats.nearest_rank(times, 0.5), times[-1] if times else None, degraded, late)
+
+
+def _instead(facts: Facts) -> list[str]:
+    """Say how users fared when degradation was expected: by outcome, with how long they waited."""
+    begun = facts.cohorts["fault"].height
+    if not begun or not any(item["name"] == "degraded" for item in facts.planned("checks")):
+        return []
+    told = [_told(group) for group in groups(facts)]
+    return [f"Degradation was expected. Users got, of {begun:,} begun after the injection: {'; '.join(told)}."]
+
+
+def _told(group: Group) -> str:
+    if group.most_s is None:
+        return group.what
+    return f"{group.what} (first token p50 {words.seconds(group.p50_s)}, at most {words.seconds(group.most_s)})"

@@ -11,8 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from drills import files
+from drills.evidence import at
 from drills.model import Phase
-from drills.report import figures, lessons, retries, sections, stages, validity, words
+from drills.report import actions, detection, figures, headline, lessons, retries, sections, stages, validity, words
 from drills.report.escape import code, prose, visible
 from drills.report.facts import Facts
 from drills.report.source import read
@@ -74,7 +75,7 @@ def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
     return {
         **_head(facts),
         **_captions(facts, drawing),
-        "summary": sections.summary(facts),
+        "summary": headline.summary(facts),
         "checks": sections.check_rows(facts),
         "metrics": sections.metric_rows(facts),
         "outcomes": sections.outcome_rows(facts),
@@ -83,9 +84,9 @@ def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
         "amplification": retries.rows(facts, attempts),
         "timeline": rows,
         "timeline_cut": cut,
-        "alerts": sections.alert_rows(facts),
-        "no_alerts": sections.no_alerts(facts),
-        "detection": sections.detection_lines(facts),
+        "alerts": detection.alert_rows(facts),
+        "no_alerts": detection.no_alerts(facts),
+        "detection": detection.lines(facts),
         "downtime": sections.stage_rows(facts, stages.downtime(facts)),
         "no_downtime": "a control: no effect is claimed" if facts.control else "no data: nothing was injected",
         "gpu_steps": sections.stage_rows(facts, stages.gpu_reset(facts)),
@@ -93,7 +94,9 @@ def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
         "well": lessons.well(facts),
         "badly": lessons.badly(facts),
         "lucky": lessons.lucky(facts),
-        "actions": [sections.action_row(action) for action in lessons.actions(facts)],
+        "actions": [sections.action_row(action) for action in actions.actions(facts)],
+        "no_actions": actions.none(facts),
+        "judged": bool(facts.checks),
         "validity": validity.gate_rows(facts),
         "limits": validity.limits(facts),
         "command": validity.command(facts),
@@ -116,6 +119,7 @@ def _head(facts: Facts) -> dict[str, str]:
         "target": prose(facts.target.get("name") or "unknown"),
         "when": f"{first.time[:10]} {first.time[11:19]} UTC, {length}",
         "unfinished": unfinished(facts),
+        "defect": headline.defect(facts),
         "hypothesis": prose(facts.experiment.get("hypothesis") or words.NO_DATA),
         "playbook": code(facts.experiment["playbook"]) if facts.experiment.get("playbook") else "",
         "zero": facts.zero_name,
@@ -155,12 +159,12 @@ def drawn(facts: Facts) -> figures.Drawing:
 
 def _marks(facts: Facts) -> list[figures.Mark]:
     marks = [figures.Mark("injection", 0.0)] if facts.hit is not None else []
-    ends = [event for event in facts.of("revert.end") if event.data.get("restored") == "clean"]
-    if facts.hit is not None and ends:
-        marks.append(figures.Mark("off", ends[0].mono - facts.zero))
+    off = [at(event) for event in facts.of("proof.off") if event.data.get("ok") is True]
+    if facts.hit is not None and off:
+        marks.append(figures.Mark("off", max(off) - facts.zero))
     served = [stage.at for stage in stages.downtime(facts) if stage.name == "first good completion"]
     marks += [figures.Mark("replica back", moment - facts.zero) for moment in served if moment is not None]
-    alerts = sections.alert_marks(facts)
+    alerts = detection.marks(facts)
     return marks + [figures.Mark(name, moment - facts.zero) for name, moment in alerts]
 
 
@@ -174,10 +178,16 @@ def _captions(facts: Facts, drawing: figures.Drawing) -> dict[str, str]:
     fault = facts.phase(Phase.FAULT)
     span = f" The fault phase ends at {words.offset(fault.end - facts.zero)}." if fault else ""
     scatter = f"Scatter of time to first token by time: {total:,} arrivals, {bad:,} of them failed."
-    stack = f"How the arrivals of each second ended, stacked: {total - bad:,} of {total:,} were answered."
+    late = sum(1 for point in drawing.points if drawing.late(point))
+    after = (
+        f", {late:,} of them later than the SLA of {words.seconds(facts.sla_ttft_s)} to the first token" if late else ""
+    )
+    stack = f"How the arrivals of each second ended, stacked: {total - bad:,} of {total:,} were answered{after}."
+    bars = "Bars: arrivals by the second in which they ended."
+    hatched = " Hatched: answered, the first token later than the SLA allows." if late else ""
     return {
         "latency_alt": prose(f"{scatter} Phases: {phases}. Marks: {marks}.", ALT_MAX),
         "latency_caption": f"Time to first token, log scale; each kind of failure has a row of its own.{span}{thinned}",
         "outcomes_alt": prose(f"{stack} The line is the load offered. Phases: {phases}.", ALT_MAX),
-        "outcomes_caption": "Bars: arrivals by the second in which they ended. Line: arrivals begun in that second.",
+        "outcomes_caption": f"{bars} Line: arrivals begun in that second.{hatched}",
     }

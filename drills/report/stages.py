@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from drills.checks import measures
 from drills.evidence import at
 from drills.model import Event
+from drills.report import impact
 from drills.report.facts import Facts, earliest, lines_of
 from drills.report.source import find
 
@@ -54,7 +55,19 @@ def downtime(facts: Facts) -> list[Stage]:
     off = facts.evidence.last("proof.off")
     lifted = [Stage("fault off", "proven by what it did", at(off) if off else None, lines_of(off))]
     in_band = stage("p99 back in band", "every 10 s window in the SLA from here on", "in_band_s", "requests.ndjson")
-    return [*([] if facts.route else moves), *(lifted if facts.held else starts), in_band]
+    if measures.never_out(facts.evidence):
+        in_band = Stage("p99 back in band", "never left it", None, "requests.ndjson")
+    return [*([] if facts.route else moves), *_opened(facts), *(lifted if facts.held else starts), in_band]
+
+
+def _opened(facts: Facts) -> list[Stage]:
+    """Return when degradation opened; nothing where nobody asked for it."""
+    if not any(check.get("check") == "degraded" for check in facts.checks):
+        return []
+    seen = impact.opening(facts)
+    source = f"requests.ndjson arrival {seen.arrival}, verdict.json: `degraded`" if seen else "verdict.json: `degraded`"
+    meaning = "first request that got a degraded answer in time"
+    return [Stage("degradation open", meaning, seen.at if seen else None, source)]
 
 
 def gpu_reset(facts: Facts) -> list[Stage]:

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from drills.evidence import at
-from drills.model import Event, Json
-from drills.report import words
+from drills.model import Event, Json, Phase
+from drills.report import impact, words
 from drills.report.escape import code, prose
 from drills.report.facts import Facts
 
@@ -29,7 +29,7 @@ class Line:
 
 def timeline(facts: Facts) -> tuple[list[Line], int]:
     """Return the lines in order of time, and how many were left out of the middle."""
-    lines = [Line(at(event), sentence(event), _source(event)) for event in facts.events]
+    lines = [Line(at(event), _recovery(facts, event) or sentence(event), _source(event)) for event in facts.events]
     lines += _from_requests(facts)
     lines.sort(key=lambda line: line.mono)
     surplus = len(lines) - LINES_MAX
@@ -47,16 +47,35 @@ def sentence(event: Event) -> str:
     return word(event.data)
 
 
+def _recovery(facts: Facts, event: Event) -> str:
+    """Say until when the recovery is planned, in the timeline's own offsets; empty for every other event.
+
+    Its length is planned from the injection, or for a fault that is held from the moment it is proven off.
+    """
+    phases = facts.evidence.plan.get("phases") or {}
+    since = {"injection": facts.hit, "off": facts.evidence.t_off}.get(str(phases.get("recovery_from")))
+    if event.event != "phase" or event.data.get("phase") != Phase.RECOVERY or since is None:
+        return ""
+    end = since + float(phases["recovery_s"]) - facts.zero
+    less = ", less once every check is decided" if phases.get("recovery_auto") else ""
+    return f"phase recovery begins, planned until {words.offset(end)}{less}"
+
+
 def _source(event: Event) -> str:
     origin = event.data.get("source")
     return f"journal {event.n}" + (f", {prose(origin)}" if isinstance(origin, str) else "")
 
 
 def _from_requests(facts: Facts) -> list[Line]:
-    """Return the first broken promise and the first and last attempt that a victim broke: no event tells these."""
+    """Return what no event tells: the first broken promise, the opening of the degradation, the attempts that broke."""
     if facts.hit is None:
         return []
     lines = []
+    opened = impact.opening(facts)
+    if opened:
+        first = "degradation open: first request that got a degraded answer in time"
+        text = f"{first}, {words.seconds(opened.after_s)} after the first that needed one"
+        lines.append(Line(opened.at, text, f"requests.ndjson arrival {opened.arrival}, verdict.json: `degraded`"))
     broken = facts.evidence.measured.filter((pl.col("intended") >= facts.hit) & pl.col("violation")).sort("intended")
     if not broken.is_empty():
         row = broken.row(0, named=True)
@@ -105,6 +124,26 @@ def _proof(data: Json) -> str:
     beside: dict[Any, str] = {True: "; bystanders untouched", False: "; **bystanders were hit too**"}
     others = beside.get(data.get("bystanders_ok"), "")
     return f"{word}{': ' + '; '.join(facts) if facts else ''}{others}"
+
+
+def _off(data: Json) -> str:
+    """Say that a fault is off; of a deed that is done and over that nothing of ours is left of it."""
+    return f"{'nothing of ours is left in place' if data.get('held') is False else 'fault off'}: {_proof(data)}"
+
+
+def _metrics(data: Json) -> str:
+    names = data.get("names") or {}
+    absent = [name for name in data.get("absent") or [] if not _told_by_others(str(name), names)]
+    more = f"; absent at that moment: {_names(absent)}" if absent else ""
+    return f"metrics of {code(data.get('replica'))} read{more}"
+
+
+#: Old names, and those of newer engines that tell the same.
+_NEWER = {"prefix_hit_rate": ("prefix_hits", "prefix_queries"), "swapped": ("preemptions",)}
+
+
+def _told_by_others(name: str, names: Json) -> bool:
+    return name in _NEWER and all(newer in names for newer in _NEWER[name])
 
 
 def _evidence(item: Json) -> str:
@@ -184,12 +223,12 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "inject.step": _step,
     "inject.end": lambda _: "injection ends",
     "proof.on": lambda d: f"fault on: {_proof(d)}",
-    "proof.off": lambda d: f"fault off: {_proof(d)}",
+    "proof.off": _off,
     "revert.begin": lambda d: f"revert begins, by {prose(d.get('by'))}",
     "revert.end": _reverted,
     "replica": _replica,
     "completion": _completion,
-    "metrics.names": lambda d: f"metrics of {code(d.get('replica'))} read; absent: {_names(d.get('absent') or [])}",
+    "metrics.names": _metrics,
     "alert": _alert,
     "notified": lambda d: f"notification received: {code(d.get('alert'))} {prose(d.get('status'))}",
     "guard": lambda d: f"**guard** {code(d.get('guard'))}: {_value(d.get('value'))}, bound {_value(d.get('bound'))}",

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from drills import verdict
 from drills.checks import validity
+from drills.checks.validity import Gate
+from drills.model import Verdict
 from drills.report import words
 from drills.report.escape import code, fence, prose
 from drills.report.facts import Facts, lines_of
@@ -19,6 +21,10 @@ ONE_INJECTION = (
     "One injection: the intervals speak of this run. Requests in one outage are not independent, "
     "and one drill that went well bounds no failure rate."
 )
+
+
+#: The gate without which most others cannot hold.
+COMPLETED = "run completed"
 
 
 def gate_rows(facts: Facts) -> list[list[str]]:
@@ -38,6 +44,21 @@ def gate_rows(facts: Facts) -> list[list[str]]:
 
 _UNITS = {"handled on time": "ratio", "schedule lag": "s", "generator CPU": "ratio"}
 _LIMITS = {"handled on time": "at least", "schedule lag": "at most", "generator CPU": "below"}
+
+
+def broken(facts: Facts) -> list[Gate]:
+    """Return the gates that keep the run from being judged; none beside a verdict that was given.
+
+    Of a run that did not come to its end the rest follows, and is left out.
+    """
+    if facts.verdict.get("verdict") in (Verdict.PASS, Verdict.FAIL):
+        return []  # of a verdict that is no longer what the files give the limits tell
+    found: dict[str, Gate] = {}
+    for gate in validity.gates(facts.evidence):
+        if gate.broken:
+            found.setdefault(gate.broken, gate)  # one reason may break several
+    early = [gate for gate in found.values() if gate.name == COMPLETED]
+    return early or list(found.values())
 
 
 def _steady(facts: Facts) -> list[str]:
@@ -74,7 +95,8 @@ def _alive(facts: Facts) -> tuple[str, str]:
 
 def _proven(facts: Facts) -> tuple[str, str]:
     parts = []
-    for name, word in (("proof.on", "on"), ("proof.off", "off")):
+    off = "off" if facts.held else "nothing of ours left in place"
+    for name, word in (("proof.on", "on"), ("proof.off", off)):
         answers = [event.data.get("ok") for event in facts.of(name)]
         said = "proven" if answers and all(answers) else "not proven" if answers else words.NO_DATA
         parts.append(f"{word}: {said}")
@@ -97,7 +119,7 @@ def _baseline(facts: Facts) -> tuple[str, str]:
 
 #: What is said of the gates that have no number of their own: value and source.
 _VALUES: dict[str, Callable[[Facts], tuple[str, str]]] = {
-    "run completed": _completed,
+    COMPLETED: _completed,
     "undisturbed": lambda facts: ("changed" if facts.of("changed_by_others") else "no change by others", "journal"),
     "files whole": _files,
     "load process alive": _alive,

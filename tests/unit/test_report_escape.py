@@ -140,3 +140,19 @@ def test_an_open_interval_is_said_in_words() -> None:
     assert words.between(None, None, "s") == "no data"
     assert words.quantity("> 41.2", "s") == "> 41.2 s"
     assert words.quantity("inf", "s") == words.NEVER
+
+
+def test_a_long_text_is_cut_at_a_word() -> None:
+    text = "60 s allowed; cache_recovery: replica-0 never came back"
+    assert escape.shorten(text, 22) == "60 s allowed…"
+    assert escape.shorten(text, 30) == "60 s allowed; cache_recovery…"
+    assert escape.shorten("one two", 4) == "one…"  # between two words
+    assert escape.shorten(text, 200) == text
+    for length in range(8, len(text)):
+        cut = escape.shorten(text, length)
+        assert len(cut) <= length
+        assert cut.endswith("…")
+
+
+def test_a_word_without_end_is_cut_in_itself() -> None:
+    assert escape.shorten("a " + "x" * 300) == "a " + "x" * 197 + "…"

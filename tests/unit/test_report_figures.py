@@ -56,6 +56,36 @@ def test_hostile_names_draw_plain_letters(draw: type) -> None:
     ElementTree.fromstring(figures.svg(draw(drawing(marks=marks))))
 
 
+def test_answers_that_came_late_are_told_apart() -> None:
+    points = [Point(float(at), at + 0.9, "ok", 0.1) for at in range(20)]
+    points += [Point(float(at), at + 5.1, "ok", 5.0) for at in range(20, 40)]
+    points += [Point(float(at), at + 2.1, "degraded", 1.2) for at in range(40, 50)]
+    shown = drawing(points)
+    assert [shown.late(point) for point in points] == [False] * 20 + [True] * 30
+    svg = figures.svg(figures.outcomes(shown))
+    assert {"outcome-ok", "outcome-ok-late", "outcome-degraded-late"} <= ids(svg)
+    assert "outcome-degraded" not in ids(svg)
+    assert b"<pattern" in svg  # a hatch is seen without its colour
+    assert not {name for name in ids(figures.svg(figures.outcomes(drawing(points[:20])))) if name.endswith("-late")}
+    with matplotlib.rc_context({"hatch.linewidth": 9, "hatch.color": "red", "font.size": 30}):
+        assert figures.svg(figures.outcomes(shown)) == svg
+
+
+def test_without_a_promise_no_answer_is_late() -> None:
+    point = Point(0.0, 9.0, "ok", 8.0)
+    assert not Drawing([point], PHASES, [], None, None).late(point)
+    assert drawing().late(point)
+    assert not drawing().late(Point(0.0, 9.0, "truncated", 8.0))
+
+
+def test_no_line_of_a_higher_row_crosses_a_label_that_has_room() -> None:
+    marks = [Mark("injection", 0), Mark("off", 60.3), Mark("unexpected alert resolved", 70.5)]
+    placed = {mark.name: (row, left) for mark, _, row, left in figures._labels(drawing(marks=marks))}
+    assert placed["unexpected alert resolved"] == (0, True)
+    assert placed["off"] == (1, True)  # to the right the line at 70.5 would go through it
+    assert placed["injection"] == (0, False)
+
+
 def test_too_many_points_are_thinned_failures_last() -> None:
     good = [Point(float(n), n + 1.0, "ok", 0.1) for n in range(1000)]
     bad = [Point(n + 0.5, n + 1.0, "error", None) for n in range(50)]

@@ -94,7 +94,7 @@ def test_the_summary_says_what_was_done_seen_and_concluded(full: str) -> None:
     assert f"`{VICTIM}` (GPU `{UUID}`), one of 3 replicas" in done
     assert re.search(r"Of [\d,]+ requests begun after the injection the p99 time to first token was \d+ ms", seen)
     assert re.search(r"(\d+) of \1 streams in flight on the victim were cut; failover took \d\.\d\d s\.", seen)
-    assert outcome.startswith("Verdict: fail, by `latency (fault)`;")
+    assert outcome.startswith("Verdict: fail, by `latency (fault)` (9 of 1200 requests broke the bound);")
     assert "`VllmReplicaDown` fired after 7.00 s, notified after 7.60 s" in outcome
 
 
@@ -147,7 +147,7 @@ def test_lessons_follow_from_the_verdict(full: str) -> None:
     lucky = section(text, "Where we were lucky")
     assert "`alert (VllmReplicaDown)` passed with 5.0 % to spare" in lucky
     assert "came from the degradation path" in lucky
-    assert "`streams` could not be judged" in lucky
+    assert "streams" not in lucky  # that nothing is known is no luck
     actions = section(text, "Action items")
     assert "`latency (fault)` passes in `drill run gpu-reset`" in actions
     assert "Make `streams` judgeable" in actions
