@@ -128,6 +128,7 @@ def test_without_its_driver_the_fault_ends_by_the_timer_in_the_helper(drill: Dri
         env=drill.env,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        text=True,
         start_new_session=True,
     )
     try:
