@@ -87,7 +87,7 @@ def of(ev: Evidence) -> RunVerdict:
     """Judge evidence."""
     status = _status(ev)
     rows = tuple(_row(ev, item, status) for item in ev.plan.get("experiment", {}).get("checks", ()))
-    broken = validity.reasons(ev)
+    broken = list(dict.fromkeys(validity.reasons(ev)))  # two gates may miss the same thing
     if status == "refused":
         broken = broken[:1]  # the refusal; everything else follows from it
     verdict = Verdict.INCONCLUSIVE if broken else merge(row.verdict for row in rows)

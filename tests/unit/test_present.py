@@ -39,7 +39,10 @@ def test_a_run_that_is_going_is_told_as_such_and_nothing_else(tmp_path: Path, un
     assert f", pid {os.getpid()}" in said
     for misleading in ("verdict ", "restored", "drill judge", "postmortem.md"):
         assert misleading not in said
-    assert "verdict inconclusive" in shown(folder), "its driver is gone, and now it is judged"
+    found = verdict.judge(folder)
+    assert (found.verdict, "the journal ends before the run did" in found.reason) == (Verdict.INCONCLUSIVE, True)
+    parts = found.reason.split("; ")
+    assert len(parts) == len(set(parts)), "a reason is given once"
 
 
 def test_a_run_that_has_just_begun_or_is_being_put_back(tmp_path: Path) -> None:
