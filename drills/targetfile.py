@@ -279,5 +279,5 @@ def _name(value: Any) -> Any:
 class TargetsFile(Params):
     """drill.yaml."""
 
-    default_target: str | None = None
+    default_target: Line | None = None
     targets: Annotated[dict[Annotated[str, BeforeValidator(_name)], Any], Field(min_length=1)]

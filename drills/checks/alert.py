@@ -11,7 +11,7 @@ from drills.checks.measures import seconds
 from drills.checks.watching import looks
 from drills.evidence import Evidence, at
 from drills.model import CheckResult, Event, Json, Verdict
-from drills.params import Duration, Params
+from drills.params import Duration, Line, Params
 
 #: Longer than this without a successful look at Prometheus, an alert may have come and gone unseen. The first look
 #: that counts is at most this long before the injection: it says what was there before.
@@ -29,11 +29,11 @@ class AlertParams(Params):
     In `labels` the words {victim} and {gpu} stand for the names and the GPU UUIDs of what was hit.
     """
 
-    name: str
+    name: Line
     within: Duration
     resolves_within: Duration | None = None
     notified_within: Duration | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[Line, Line] = Field(default_factory=dict)
 
 
 class Alert(Check[AlertParams]):
