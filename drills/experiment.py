@@ -6,8 +6,8 @@ Every mistake in the file is one FileProblem: file:line, key path, what, the val
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -16,17 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, model_va
 from drills import yamlfile
 from drills.errors import FileProblem, UsageError, nearest
 from drills.model import Json
-from drills.params import (
-    Duration,
-    DurationOrAuto,
-    DurationOrZero,
-    Line,
-    Params,
-    Rate,
-    Share,
-    Slug,
-    from_file,
-)
+from drills.params import Duration, DurationOrAuto, DurationOrZero, Line, Params, Rate, Share, Slug, from_file
 from drills.validate import named, validate
 from drills.yamlfile import Document, Key
 
@@ -316,45 +306,60 @@ def find_experiment(name: str, cwd: Path | None = None) -> Experiment:
     for folder in experiment_folders(cwd):
         listed = _in_folder(folder)
         known += [entry.name for entry in listed]
-        for entry in listed:
-            if entry.name == name:
-                return load_experiment(entry.path)
+        if named := [entry for entry in listed if entry.name == name]:
+            return _the_one(named)
     if not known:
         raise UsageError(f"experiment {name!r}: there is no experiments folder here and none in the package")
-    raise UsageError(f"unknown experiment {name!r}{nearest(name, known)}")
+    raise UsageError(f"unknown experiment {name!r}{nearest(name, set(known))}")
+
+
+def _the_one(named: Sequence[Listed]) -> Experiment:
+    """Return the experiment of these files' name. Raises FileProblem when there are two: nobody could say which."""
+    first, *more = [entry for entry in named if entry.problem is None] or named[:1]
+    if more:
+        what = f"'{first.name}' is also the name of {first.path}; rename one"
+        raise yamlfile.read(more[0].path).problem(("name",), what)
+    return load_experiment(first.path)
 
 
 def list_experiments(cwd: Path | None = None) -> list[Listed]:
-    """Return all experiments by name; one in ./experiments hides the package's own of that name."""
-    found: dict[str, Listed] = {}
+    """Return all experiments by name; one in ./experiments hides the package's own of that name.
+
+    Each is read as a run would read it; `problem` says which of them a run would refuse.
+    """
+    found: dict[str, list[Listed]] = {}
     for folder in reversed(experiment_folders(cwd)):
-        found |= {entry.name: entry for entry in _in_folder(folder)}
-    return [found[name] for name in sorted(found)]
+        listed = _in_folder(folder)
+        found |= {one.name: [entry for entry in listed if entry.name == one.name] for one in listed}
+    return [_tried(entry, found[name]) for name in sorted(found) for entry in found[name]]
+
+
+def _tried(entry: Listed, named: Sequence[Listed]) -> Listed:
+    """Return the line with what is wrong with its file, if anything is."""
+    others = [other.path for other in named if other is not entry and other.problem is None]
+    if entry.problem is None and others:
+        return replace(entry, problem=f"{entry.path}: same name as {others[0]}; rename one")
+    try:
+        return entry if entry.problem else replace(entry, title=load_experiment(entry.path).title)
+    except FileProblem as problem:
+        return replace(entry, problem=str(problem))
 
 
 def _in_folder(folder: Path) -> list[Listed]:
-    """List a folder's experiments. Two of one name are refused: nobody could say which one is meant."""
-    names: dict[str, Listed] = {}
+    """List a folder's files by their names only: a broken neighbour must not keep another experiment from running."""
     paths = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and not p.name.startswith("."))
-    for path in paths:
-        entry, document = _listed(path)
-        if entry.name in names:
-            what = f"'{entry.name}' is also the name of {names[entry.name].path}; rename one"
-            raise FileProblem(path, what, line=document.line(("name",)) if document else None, key="name")
-        names[entry.name] = entry
-    return list(names.values())
+    return [_listed(path) for path in paths]
 
 
-def _listed(path: Path) -> tuple[Listed, Document | None]:
-    """Read a file's name and title only: a broken neighbour must not keep another experiment from running."""
+def _listed(path: Path) -> Listed:
     try:
         document = yamlfile.read(path)
     except FileProblem as exc:
-        return Listed(path.stem, "", path, str(exc)), None
-    name, title = document.data.get("name"), document.data.get("title")
+        return Listed(path.stem, "", path, str(exc))
+    name = document.data.get("name")
     if not isinstance(name, str):
-        return Listed(path.stem, "", path, str(document.problem((), "the key 'name' is missing or no text"))), document
-    return Listed(name, title if isinstance(title, str) else "", path), document
+        return Listed(path.stem, "", path, str(document.problem((), "the key 'name' is missing or no text")))
+    return Listed(name, "", path)
 
 
 def schema() -> Json:

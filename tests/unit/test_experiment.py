@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from drills import experiment, yamlfile
-from drills.errors import EXIT_USAGE, FileProblem, UsageError
+from drills.errors import EXIT_USAGE, FileProblem
 from drills.experiment import Load, Retries
 
 SHIPPED = Path(__file__).parents[2] / "experiments"
@@ -263,25 +263,6 @@ def test_reading_touches_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     load(tmp_path, GOOD)
 
 
-# ---- folders ----------------------------------------------------------------------------------------
-
-
-def write(folder: Path, file: str, name: str, title: str = "A title") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file
-    path.write_text(GOOD.replace("name: tried", f"name: {name}").replace("A replica dies", title))
-    return path
-
-
-def test_the_folder_here_comes_before_the_package(tmp_path: Path) -> None:
-    path = write(tmp_path / "experiments", "mine.yaml", "noop", "Mine")
-    assert experiment.find_experiment("noop", tmp_path).document.path == path
-    assert experiment.find_experiment("pod-kill", tmp_path).document.path == SHIPPED / "pod-kill.yaml"
-    listed = {entry.name: entry for entry in experiment.list_experiments(tmp_path)}
-    assert listed["noop"].title == "Mine"
-    assert {"noop", "pod-kill", "gpu-reset"} <= set(listed)
-
-
 def test_a_playbook_of_ones_own_lies_beside_the_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = GOOD.replace("playbook: pod-kill", "playbook: our-pods")
@@ -291,39 +272,6 @@ def test_a_playbook_of_ones_own_lies_beside_the_experiments(tmp_path: Path, monk
     assert load(tmp_path, text).playbook == "our-pods"
     assert load(tmp_path, GOOD).playbook == "pod-kill"
     assert "did you mean 'our-pods'?" in problem(tmp_path, text.replace("our-pods", "our-pod"))
-
-
-def test_a_path_names_a_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "mine.yaml", "mine")
-    assert experiment.find_experiment(str(path)).name == "mine"
-    with pytest.raises(FileProblem, match=r"not-there\.yaml: is not there; check the name and the folder"):
-        experiment.find_experiment("not-there.yaml")
-
-
-def test_an_unknown_name_gets_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^unknown experiment 'pod-kil'; did you mean 'pod-kill'\?$"):
-        experiment.find_experiment("pod-kil", tmp_path)
-
-
-def test_two_of_one_name_are_refused(tmp_path: Path) -> None:
-    first = write(tmp_path / "experiments", "a.yaml", "mine")
-    second = write(tmp_path / "experiments", "b.yaml", "mine")
-    expected = f"{second}:2: name: 'mine' is also the name of {first}; rename one"
-    for act in (lambda: experiment.find_experiment("mine", tmp_path), lambda: experiment.list_experiments(tmp_path)):
-        with pytest.raises(FileProblem) as caught:
-            act()
-        assert str(caught.value) == expected
-
-
-def test_a_broken_neighbour_keeps_nobody_from_running(tmp_path: Path) -> None:
-    write(tmp_path / "experiments", "good.yaml", "good")
-    broken = tmp_path / "experiments" / "broken.yaml"
-    broken.write_bytes(b"name: \xff\n")
-    assert experiment.find_experiment("good", tmp_path).name == "good"
-    entry = next(e for e in experiment.list_experiments(tmp_path) if e.path == broken)
-    assert entry.problem == f"{broken}:1: byte 0xff is not UTF-8; save the file as UTF-8"
-    with pytest.raises(FileProblem, match="is not UTF-8"):
-        experiment.find_experiment("broken", tmp_path)
 
 
 # ---- what is shipped --------------------------------------------------------------------------------

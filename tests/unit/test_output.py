@@ -96,7 +96,7 @@ def test_no_parameter_takes_any_text_at_all() -> None:
         "Secret.env",
         "Secret.file",
         "Params.how",
-    }  # have a check of their own, which sees more than one value
+    }  # checked with what is beside them
     assert found - as_a_whole == set()
 
 
