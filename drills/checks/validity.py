@@ -193,6 +193,8 @@ def _proven(ev: Evidence) -> str:
     """Each fault that was put on is proven on, and later off; a one-shot one leaves nothing in place."""
     if not ev.receipts:
         return "no fault was put on"
+    if ev.t_inject is None:
+        return "nothing was injected"
     for receipt in ev.receipts:
         for proof, word in (("proof.on", "on"), ("proof.off", "off")):
             seen = [e.data for e in ev.of(proof) if e.data.get("receipt") == receipt["id"]]
@@ -200,7 +202,7 @@ def _proven(ev: Evidence) -> str:
                 return f"{receipt['fault']} is not proven {word}: {why}"
         if why := _astray(ev, receipt):
             return f"{receipt['fault']} is not proven on: {why}"
-    return "" if ev.t_inject is not None else "nothing was injected"
+    return ""
 
 
 def _unproven(seen: list[Json], proof: str) -> str:

@@ -54,7 +54,9 @@ def again(run: Run, records: list[Json], times: int, *, by_client: bool = False,
     for r in records:
         for n in range(1, times + 1):
             attempt = n if by_client else 0
-            failed = {"status": 503, "id": f"{RUN}-{r['arrival']}-{attempt}", "end": r["intended"] + 0.05}
+            end = r["intended"] + 0.01 * n + 0.04
+            stamps = {"first_byte": end, "last_byte": end, "end": end}
+            failed = {"status": 503, "id": f"{RUN}-{r['arrival']}-{attempt}", **stamps}
             run.ledger.append(runs.attempt(r["arrival"], r["intended"] + 0.01 * n, "replica-2", **failed))
         if by_client:
             whole = r["attempts"][0]

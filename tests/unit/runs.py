@@ -183,10 +183,12 @@ def _arrive(run: Run, arrival: int, at: float) -> None:
             "finish": None,
             "tokens": None,
         }
+        lost: Json = {"end": HIT + 0.001, "last_byte": HIT, "close": "upstream_reset"}
         if at + TTFT_S > HIT:
+            lost |= {"first_byte": None, "last_byte": None, "status": None, "bytes": 0}
             cut |= {"outcome": "error", "error": "reset", "first_token": None, "last_token": None, "chunks": []}
         run.requests.append(record(arrival, at, **cut))
-        run.ledger.append(attempt(arrival, at, replica, end=HIT + 0.001, last_byte=HIT, close="upstream_reset"))
+        run.ledger.append(attempt(arrival, at, replica, **lost))
         return
     run.requests.append(record(arrival, at))
     if replica == VICTIM and HIT <= at < BACK:

@@ -193,7 +193,10 @@ def test_inconclusive_when_a_probe_could_not_measure(tmp_path: Path, probe: str)
 def test_a_target_without_gpus_is_not_judged_for_them(tmp_path: Path) -> None:
     run = runs.healthy()
     run.samples = [s for s in run.samples if s["probe"] != "gpu"]
-    found = minimum(run, tmp_path)
+    found = minimum(run, tmp_path / "lab")  # where there are always GPUs
+    assert (found.verdict, row(found, "GPU memory")["verdict"]) == (Verdict.INCONCLUSIVE, "inconclusive")
+    run.plan["target"]["kind"] = "kubernetes"
+    found = minimum(run, tmp_path / "cluster")
     assert (found.verdict, row(found, "GPU memory")["verdict"]) == (Verdict.PASS, "not judged")
 
 

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drills import evidence, present, verdict
+from drills.checks import validity
 from drills.errors import EXIT_USAGE, DrillError
 from drills.model import Restored, RunVerdict, Verdict
 from drills.report import run as report
 from tests.unit import retries, runs
-from tests.unit.runs import FAULT, HIT, START, Run
+from tests.unit.runs import FAULT, HIT, RECOVERY, START, Run
 
 FILES = ("journal.jsonl", "requests.ndjson", "ledger.ndjson", "samples.ndjson", "plan.json", "verdict.json")
 DEEP = b"[" * 100_000 + b"\n"
@@ -250,6 +251,200 @@ def test_a_journal_that_cannot_be_read_is_a_bad_file(tmp_path: Path, content: by
         assert "journal" in look(act)
     assert not (folder / "verdict.json").exists()
 
+
+# ---- what was not looked at ---------------------------------------------------------------------------
+
+#: Parameters with which each check fails on the run below.
+STRICT: dict[str, dict[str, Any]] = {
+    "failover": {"within": 1.0}, "latency": {}, "availability": {}, "replica_restart": {"within": 5.0},
+    "rejoin": {"within": 5.0}, "alert": {"name": "VllmReplicaDown", "within": 1.0, "resolves_within": 40.0},
+    "streams": {"max_cut": 0}, "recovery": {"within": 10.0}, "accounted": {}, "untouched": {},
+    "cache_recovery": {"within": 1.0}, "engine_vs_client": {"max": 0.001}, "health_honest": {"within": 5.0},
+    "metrics": {"preset": "serving-minimum", "thresholds": {
+        "gpu_memory_max": 0.5, "gpu_temperature_max": 20.0, "prefix_hit_rate_min": 0.99, "qps_change": 0.01}},
+    "retried": {"min_share": 0.99}, "retry_storm": {}, "sessions": {}, "goodput": {},
+}  # fmt: skip
+#: Rows of the table that need a longer run, or somebody who names a query.
+NEVER = {"GPU utilisation", "business metric"}
+
+
+def everything_fails() -> Run:
+    """Return a run in which every check and every metric fails, and no gate is broken."""
+    run = runs.healthy(rate=6.0)
+    middle = run.between(HIT + 10, HIT + 40)
+    retries.again(run, middle[1::2], 1)
+    run.fail(lost := middle[::2])
+    for record in lost:
+        record["attempts"][-1] |= {"outcome": "error", "error": "refused", "first_token": None}
+    run.fail(lost[:1], "hung", None)
+    refused = {"status": None, "first_byte": None, "last_byte": None, "close": "refused"}
+    by_victim = {record["attempts"][0]["id"] for record in lost if record["intended"] < runs.READY}
+    for line in run.ledger:
+        if line["id"] in by_victim:
+            line |= refused | {"replica": runs.VICTIM, "end": line["start"] + 0.001}
+        if line["replica"] == runs.VICTIM and runs.BACK < line["start"] < runs.BACK + 8:
+            line["replica"] = "replica-0"
+    for sample in run.samples:
+        if sample["probe"] == "health" and HIT < sample["mono"] < runs.READY:
+            sample["values"]["status"] = 200
+        if sample["probe"] == "vllm" and sample["subject"] == "replica-0" and sample["mono"] > HIT:
+            sample["values"]["preemptions"] = 500
+    touched = {"replica": "replica-0", "uid": "u-replica-0", "by": "supervisor", "source": "supervisor"}
+    run.tell(HIT + 3, "replica", change="started", pid=7, start=7, restarts=1, **touched)
+    run.plan["experiment"]["checks"] = [{"check": name, "params": params} for name, params in STRICT.items()]
+    run.recount()
+    return run
+
+
+def answers(ev: evidence.Evidence) -> dict[str, Verdict]:
+    """Return the verdict of every check, and of every row of the table of metrics."""
+    found = verdict.of(ev).checks
+    rows = [row for check in found for row in check.detail.get("rows", ())]
+    return {check.check: check.verdict for check in found} | {row["metric"]: Verdict(row["verdict"]) for row in rows}
+
+
+Samples = list[dict[str, Any]]
+
+
+def failed(sample: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in sample.items() if key != "values"} | {"ok": False, "error": "timed out"}
+
+
+def emptied(sample: dict[str, Any], value: object) -> dict[str, Any]:
+    return sample | ({"values": dict.fromkeys(sample["values"], value)} if sample["ok"] else {})
+
+
+#: What becomes of the samples of one probe.
+WAYS: dict[str, Callable[[Samples], Samples]] = {
+    "none": lambda _: [],
+    "all failed": lambda found: [failed(s) for s in found],
+    "failed from the injection on": lambda found: [failed(s) if s["mono"] > HIT else s for s in found],
+    "one in twenty": lambda found: found[::20],
+    "at the begin only": lambda found: [s for s in found if s["mono"] < START + 20],
+    "no values": lambda found: [s | {"values": {}} if s["ok"] else s for s in found],
+    "null values": lambda found: [emptied(s, None) for s in found],
+    "negative values": lambda found: [emptied(s, -1e308) for s in found],
+    "6 s lost after the injection": lambda found: [s for s in found if not HIT + 1 < s["mono"] < HIT + 7],
+    "10 s lost in the middle": lambda found: [s for s in found if not HIT + 9 < s["mono"] < HIT + 19],
+}
+OF_ONE = [(probe, None) for probe in ("alerts", "replicas", "router", "load", "gpu")]
+OF_EACH = [(probe, name) for probe in ("completion", "vllm", "health") for name in (None, "replica-0", runs.VICTIM)]
+
+
+def test_everything_fails_in_the_run_that_is_damaged(tmp_path: Path) -> None:
+    ev = everything_fails().evidence(tmp_path)
+    assert validity.reasons(ev) == []
+    found = answers(ev)
+    assert {name for name, word in found.items() if word is not Verdict.FAIL} == NEVER
+
+
+@pytest.mark.parametrize(("probe", "subject"), [*OF_ONE, *OF_EACH])
+@pytest.mark.parametrize("way", WAYS)
+def test_no_look_that_is_missing_makes_a_pass(tmp_path: Path, way: str, probe: str, subject: str | None) -> None:
+    run = everything_fails()
+    hit = [s for s in run.samples if s["probe"] == probe and subject in (None, s["subject"])]
+    kept = [s for s in run.samples if s not in hit]
+    run.samples = sorted([*kept, *WAYS[way](hit)], key=lambda s: s["mono"])
+    ev = run.evidence(tmp_path)
+    better = {name for name, word in answers(ev).items() if word in (Verdict.PASS, Verdict.NOT_JUDGED)} - NEVER
+    assert not better or validity.reasons(ev)
+
+
+ABSENT = {"replicas": None, "load": None, "alerts": None, "gpu": None, "completion": "replica-0", "vllm": "replica-2"}
+
+
+@pytest.mark.parametrize("probe", ABSENT)
+def test_a_probe_that_left_nothing_breaks_the_gate(tmp_path: Path, probe: str) -> None:
+    run = runs.healthy()
+    run.of("header")[0]["facts"] = {"prometheus": "http://127.0.0.1:18090"}
+    name = ABSENT[probe]
+    run.samples = [s for s in run.samples if s["probe"] != probe or (name and s["subject"] != name)]
+    assert f"probe {probe}{f' of {name}' if name else ''} never looked" in judged(run, tmp_path).reason
+
+
+@pytest.mark.parametrize("probe", ["replicas", "load", "alerts", "gpu", "vllm"])
+def test_looks_that_failed_are_none(tmp_path: Path, probe: str) -> None:
+    run = runs.healthy()
+    run.samples = [failed(s) if s["probe"] == probe and s["mono"] > RECOVERY else s for s in run.samples]
+    assert f"probe {probe} of" in judged(run, tmp_path).reason
+
+
+# ---- the ledger against the requests -------------------------------------------------------------------
+
+LEDGER: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "id null": (lambda line: line.update(id=None), "of no attempt that the client made"),
+    "id of nobody": (lambda line: line.update(id=f"{runs.RUN}-900-7"), "of no attempt that the client made"),
+    "id of another run": (lambda line: line.update(id="ffffffff-900-0"), "of no attempt that the client made"),
+    "role null": (lambda line: line.update(role=None), "the role is none"),
+    "role unknown": (lambda line: line.update(role="x"), "the role is none"),
+    "replica null": (lambda line: line.update(replica=None), "the replica is none"),
+    "replica unknown": (lambda line: line.update(replica="replica-9"), "the replica is none"),
+    "start null": (lambda line: line.update(start=None), "the begin is no time"),
+    "start before the run": (lambda line: line.update(start=1.0), "the begin is no time"),
+    "start before the request": (lambda line: line.update(start=START), "before the client sent"),
+    "close unknown": (lambda line: line.update(close="fine"), "the end is none"),
+    "status": (lambda line: line.update(status=-1), "the status is none"),
+    "still open": (lambda line: line.update(end=None), "open at once"),
+    "backwards": (lambda line: line.update(end=line["start"] - 1), "run backwards"),
+}
+
+
+@pytest.mark.parametrize("name", LEDGER)
+def test_a_line_of_the_ledger_that_cannot_be_true_breaks_the_gate(tmp_path: Path, name: str) -> None:
+    run, (spoil, said) = runs.healthy(), LEDGER[name]
+    spoil(run.ledger[1900])
+    reason = judged(run, tmp_path).reason
+    assert reason.startswith("ledger.ndjson: 1 line: ")
+    assert said in reason
+
+
+def test_a_line_that_took_the_place_of_another_breaks_the_gate(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.ledger[1900] = dict(run.ledger[300])
+    assert "2 lines: are there more than once" in judged(run, tmp_path / "a").reason
+    run = runs.healthy()
+    run.ledger[1900] = run.ledger[1900] | {"id": run.ledger[300]["id"]}
+    assert "1 answered arrivals have no attempt in it" in judged(run, tmp_path / "b").reason
+
+
+def test_other_peoples_requests_are_in_the_ledger_of_a_service(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.plan["target"]["kind"] = "hosts"
+    run.ledger += [line | {"id": None} for line in run.ledger[300:400]]
+    run.recount()
+    assert judged(run, tmp_path).verdict is Verdict.PASS
+
+
+# ---- what was hit, and the proof ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victims", [[], ["replica-2"], ["nobody"], [runs.VICTIM, "replica-2"]])
+def test_victims_that_nobody_aimed_at_prove_nothing(tmp_path: Path, victims: list[str]) -> None:
+    run = runs.healthy()
+    run.of("inject.hit")[0]["victims"] = victims
+    assert "pod-kill is not proven on: replica-1 was aimed at" in judged(run, tmp_path).reason
+
+
+def test_a_deed_that_does_not_tell_its_victims_had_those_of_the_receipt(tmp_path: Path) -> None:
+    run = everything_fails()
+    run.of("inject.hit")[0]["victims"] = []
+    ev = run.evidence(tmp_path)
+    assert set(ev.victims) == {runs.VICTIM}
+    assert answers(ev)["failover"] is Verdict.FAIL
+
+
+@pytest.mark.parametrize("proof", ["proof.on", "proof.off"])
+def test_a_proof_that_says_nothing_is_none(tmp_path: Path, proof: str) -> None:
+    for number, spoilt in enumerate(({"evidence": [{}]}, {"evidence": [*runs.SEEN, {}]}, {"bystanders_ok": None})):
+        run = runs.healthy()
+        run.of(proof)[0].update(spoilt)
+        assert f"not proven {proof.removeprefix('proof.')}" in judged(run, tmp_path / str(number)).reason
+    run = runs.healthy()
+    run.of("proof.on")[0]["bystanders_ok"] = False
+    assert "others were hit as well" in judged(run, tmp_path / "others").reason
+
+
+# ---- what is left of receipts ---------------------------------------------------------------------------
 
 LOST: dict[str, Callable[[Run], object]] = {
     "empty receipt": lambda run: run.of("receipt")[0].update(receipt={}),
