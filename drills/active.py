@@ -92,7 +92,7 @@ class ActiveFaults:
     def lost_timer(self) -> str | None:
         """Return which timer does not watch any more, None when all do; without an undo there is none to lose."""
         watched = [(fault, receipt) for fault, receipt in self.on if receipt.undo or receipt.holds]
-        there = {o.receipt.id: o.timer_state for o in self.target.custody.outstanding()} if watched else {}
+        there = {o.receipt.id: o.timer_state for o in self.target.custody.found().outstanding} if watched else {}
         for fault, receipt in watched:
             mine = there.get(receipt.id, "none")
             if mine not in ("armed", "released"):
@@ -105,7 +105,8 @@ class ActiveFaults:
             self._revert(fault, receipt)
 
     def _revert(self, fault: Fault, receipt: Receipt) -> None:
-        self.note("revert.begin", {"receipt": receipt.id, "by": "driver"})
+        fired = self._fired(receipt)
+        self.note("revert.begin", {"receipt": receipt.id, "by": "driver"} | ({"timer": fired} if fired else {}))
         with suppress(Exception):  # the last look: the counters go with the rules
             self._count()
         restored, why = revert(fault, self.target, receipt, self._noting())
@@ -123,14 +124,23 @@ class ActiveFaults:
                 what = (
                     "on-target timer could not be ended" if receipt.id in self.timed else "receipt could not be removed"
                 )
-                restored, why = Restored.DIRTY, f"its {what}"
+                restored, why, manual = Restored.DIRTY, f"its {what}", [f"drill recover {self.run}"]
             elif receipt.id in self.timed:
                 self.note("timer.disarmed", {"receipt": receipt.id})
-        outcome = {"restored": restored.value, "manual": manual, "by": "driver", "reason": why}
+        outcome = {"restored": restored.value, "manual": manual, "by": "timer" if fired else "driver", "reason": why}
         self.note("revert.end", {"receipt": receipt.id, **outcome})
         if restored is not Restored.CLEAN:
             self.restored = restored
             self.manual += manual
+
+    def _fired(self, receipt: Receipt) -> Json:
+        """Return what the timer says when it was quicker than a driver that stood still; nothing when it was not."""
+        try:
+            left = self.target.custody.found().outstanding if receipt.id in self.timed else []
+        except Exception:  # nobody knows, and the way back does not wait for that
+            return {}
+        said = next((o.timer for o in left if o.receipt.id == receipt.id), {})
+        return {"state": said["state"], "at": said.get("at")} if said.get("state") == "undone" else {}
 
     def _disarm(self, receipt: Receipt) -> bool:
         try:
@@ -149,7 +159,7 @@ class ActiveFaults:
     def _nothing_left(self, receipt: Receipt) -> bool | None:
         """Whether the timer holds nothing any more; None when that cannot be told."""
         try:
-            left = self.target.custody.outstanding()
+            left = self.target.custody.found().outstanding
         except DrillError:
             return None
         return not any(o.receipt.id == receipt.id and receipt.holds and o.timer_state == "armed" for o in left)

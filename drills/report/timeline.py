@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
 
+from drills.custody import is_wall
 from drills.evidence import at
 from drills.model import Event, Json, Phase
 from drills.report import impact, words
@@ -190,6 +192,15 @@ def _alert(data: Json) -> str:
     return f"alert {code(data.get('alert'))}{f' for {code(where)}' if where else ''}: {prose(data.get('state'))}"
 
 
+def _fired(timer: object) -> str:
+    """Say that the timer on the target had been quicker, and when."""
+    if not isinstance(timer, dict) or timer.get("state") != "undone":
+        return ""
+    since: Any = timer.get("at")
+    when = f" at {datetime.fromtimestamp(since, UTC):%H:%M:%S} UTC" if is_wall(since) else ""
+    return f"; **its timer on the target had taken it off{when}**"
+
+
 def _reverted(data: Json) -> str:
     manual = data.get("manual") or []
     text = f"revert ended, by {prose(data.get('by'))}: restored {prose(data.get('restored'))}"
@@ -224,7 +235,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "inject.end": lambda _: "injection ends",
     "proof.on": lambda d: f"fault on: {_proof(d)}",
     "proof.off": _off,
-    "revert.begin": lambda d: f"revert begins, by {prose(d.get('by'))}",
+    "revert.begin": lambda d: f"revert begins, by {prose(d.get('by'))}{_fired(d.get('timer'))}",
     "revert.end": _reverted,
     "replica": _replica,
     "completion": _completion,
