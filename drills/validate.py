@@ -121,10 +121,9 @@ def _text(error: ErrorDetails, model: type[BaseModel], where: Key, value: Any) -
         return f"unknown value {shown(value)}{nearest(str(value), valid)}"
     if kind == "too_short":
         return "is empty; at least one is needed"
-    if kind == "too_long":
-        return f"has {context.get('actual_length') or 'too many'} entries; at most {context['max_length']} may be"
-    if kind == "string_too_long":
-        return f"the text is longer than {context['max_length']} characters"
+    if kind in ("too_long", "string_too_long"):
+        most = context["max_length"]
+        return f"the text is longer than {most} characters" if isinstance(value, str) else f"at most {most} may be"
     if kind in _EXPECTED:
         # Where a map belongs, text may be an address with a password: say only what kind of thing it is.
         found = kind_of(value) if kind in _MAPS or isinstance(value, dict | list) else _found(value)

@@ -226,7 +226,7 @@ def _doubt(ev: Evidence, configured: float) -> str:
         grew = [mono for (_, a), (mono, b) in pairwise(looks) if b > a]
         low, high = blind([looks[0][0], *grew], begin, end)
         rate = configured * (len(receipt["victims"]) or 1)
-        if (high - low) * rate > STILL_CHECKS:
+        if high - low > RATE_S and (high - low) * rate > STILL_CHECKS:
             still = f"the counter of {receipt['fault']} stood still for {high - low:.0f} s"
             checks = f"although {rate:g} health checks a second are taken off it"
             return f"{still}, {checks}; write health_checks: null where nobody makes any"

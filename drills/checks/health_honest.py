@@ -95,11 +95,12 @@ def _unseen(ev: Evidence, name: str, hit: float, within: float) -> str:
 
 def _with_gaps(lie: _Lie, times: Sequence[float], ended: float) -> float:
     """Return how long a disagreement may have been: a look that is missing next to it counts against honesty."""
-    end = lie.begin + lie.length_s
-    before = max((mono for mono in times if mono < lie.begin), default=lie.begin)
+    begin, end = lie.begin, lie.begin + lie.length_s
+    before = max((mono for mono in times if mono < begin), default=begin)
+    first = min((mono for mono in times if mono >= begin), default=ended)
+    last = max((mono for mono in times if mono <= end), default=begin)
     after = min((mono for mono in times if mono > end), default=ended)
-    gaps = [gap for gap in (lie.begin - before, after - end) if gap > LOOK_S]
-    return lie.length_s + sum(gaps)
+    return (after if after - last > LOOK_S else end) - (before if first - before > LOOK_S else begin)
 
 
 def _samples(ev: Evidence, probe: str, subject: str | None = None) -> list[Json]:

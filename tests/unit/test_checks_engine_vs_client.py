@@ -113,3 +113,26 @@ def test_inconclusive_when_most_of_what_the_engine_did_was_for_others(tmp_path: 
             s["values"]["ttft_count"] *= 3
     row = judge(run, tmp_path, "engine_vs_client", metric="ttft", max=0.25)
     assert (row.verdict, "were not the run's" in row.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+@pytest.mark.parametrize("took", ["gone", "failed", None, -5.0, "x"])
+def test_inconclusive_when_the_probes_own_completions_are_not_known(tmp_path: Path, took: object) -> None:
+    run = runs.healthy()
+    for s in run.samples:
+        if s["probe"] == "completion" and s["ok"]:
+            s["values"]["ttft_ms"] = took
+    if took in ("gone", "failed"):
+        run.samples = [
+            s | {"ok": False, "error": "timed out"} if s["probe"] == "completion" else s
+            for s in run.samples
+            if took == "failed" or s["probe"] != "completion"
+        ]
+    row = judge(run, tmp_path, "engine_vs_client", max=0.1)
+    assert (row.verdict, "no completion of one token was measured" in row.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_inconclusive_when_one_engine_was_not_read(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.samples = [s for s in run.samples if (s["probe"], s["subject"]) != ("vllm", "replica-2")]
+    row = judge(run, tmp_path, "engine_vs_client", max=0.1)
+    assert (row.verdict, row.reason) == (Verdict.INCONCLUSIVE, "ttft: replica-2 never told it")

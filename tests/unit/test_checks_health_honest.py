@@ -70,3 +70,21 @@ def test_inconclusive_when_nobody_asked(tmp_path: Path) -> None:
     row = judge(run, tmp_path / "b", "health_honest")
     assert (row.verdict, "was not asked for" in row.reason) == (Verdict.INCONCLUSIVE, True)
     assert judge(runs.quiet(), tmp_path / "c", "health_honest").verdict is Verdict.INCONCLUSIVE
+
+
+def test_looks_that_are_missing_beside_a_disagreement_count_against_it(tmp_path: Path) -> None:
+    """Seen for 3 or 4 s, and for some more nobody asked the one or the other."""
+    for probe in ("completion", "health"):
+        run = said(runs.healthy(), HIT, HIT + 5, 200)
+        gone = {"probe": probe, "subject": VICTIM}
+        run.samples = [s for s in run.samples if not (gone.items() <= s.items() and HIT + 4 < s["mono"] < HIT + 7)]
+        row = judge(run, tmp_path / probe, "health_honest")
+        assert (row.verdict, "it may have been" in row.reason) == (Verdict.INCONCLUSIVE, True), row.reason
+
+
+def test_inconclusive_when_a_replica_was_not_watched(tmp_path: Path) -> None:
+    for probe in ("completion", "health"):
+        run = runs.healthy()
+        run.samples = [s for s in run.samples if (s["probe"], s["subject"]) != (probe, "replica-0")]
+        row = judge(run, tmp_path / probe, "health_honest")
+        assert (row.verdict, "replica-0: its" in row.reason) == (Verdict.INCONCLUSIVE, True)

@@ -298,3 +298,40 @@ def test_promql_needs_a_prometheus() -> None:
     assert metrics.plan_errors(params, {"target": {"name": "x", "kind": "hosts", "prometheus": "http://p"}}) == []
     [error] = metrics.plan_errors(params, {"target": {"name": "x", "kind": "hosts"}})
     assert "names no prometheus to ask for queue" in error
+
+
+def failed(run: Run, probe: str, since: float, subject: str | None = None) -> Run:
+    """No look of the probe measures anything from then on."""
+    run.samples = [
+        s | {"ok": False, "error": "timed out"}
+        if s["probe"] == probe and s["mono"] > since and subject in (None, s["subject"])
+        else s
+        for s in run.samples
+    ]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("probe", "metrics"),
+    [("gpu", ("GPU memory", "GPU temperature")), ("vllm", ("prefix hit rate", "swapped requests"))],
+)
+def test_what_was_not_read_all_the_time_is_inconclusive(tmp_path: Path, probe: str, metrics: tuple[str, ...]) -> None:
+    for number, since in enumerate((0.0, runs.START + 15, runs.HIT, runs.RECOVERY)):
+        found = minimum(failed(runs.healthy(), probe, since), tmp_path / str(number))
+        assert {row(found, metric)["verdict"] for metric in metrics} == {"inconclusive"}
+        assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_one_engine_that_was_not_read_is_enough(tmp_path: Path) -> None:
+    found = minimum(failed(runs.healthy(), "vllm", runs.HIT, "replica-2"), tmp_path)
+    assert "replica-2 did not tell it for" in row(found, "swapped requests")["reason"]
+    assert row(found, "prefix hit rate")["verdict"] == "inconclusive"
+
+
+def test_what_was_seen_to_be_too_much_stays_so(tmp_path: Path) -> None:
+    run = failed(runs.healthy(), "gpu", runs.HIT)
+    for s in run.samples:
+        if s["probe"] == "gpu" and s["ok"]:
+            for gpu in s["values"]["gpus"].values():
+                gpu["temperature_c"] = 99.0
+    assert row(minimum(run, tmp_path), "GPU temperature")["verdict"] == "fail"

@@ -152,3 +152,39 @@ def test_without_a_ledger_the_client_tells(tmp_path: Path) -> None:
 def test_parameters_that_are_refused(params: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(params))):
         CHECKS["retried"].Params.model_validate(params, context=FROM_FILE, strict=True)
+
+
+def test_connections_are_no_requests(tmp_path: Path) -> None:
+    """One request that was lost may have made any number of them, so they do not dilute it."""
+    for number, per_s in enumerate((1, 2, 4)):
+        run = cut_link(quiet_service(), swallowed=10, checks_per_s=1.0 + per_s)
+        again(run, in_fault(run, HIT + 20)[:6], 1, by_client=True, last="error")
+        row = judge(run, tmp_path / str(number), "retried")
+        assert row.verdict is not Verdict.PASS
+        assert row.detail["lost"] == 6
+    assert "6 were lost, of at least 6 and at most" in row.reason
+
+
+def test_what_comes_as_steadily_as_health_checks_is_no_hit(tmp_path: Path) -> None:
+    row = judge(cut_link(quiet_service(), swallowed=0, checks_per_s=3.0), tmp_path, "retried")
+    assert (row.verdict, "as steadily as health checks come" in row.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_a_counter_that_cannot_be_true_shows_nothing(tmp_path: Path) -> None:
+    row = judge(cut_link(quiet_service(), swallowed=100_000), tmp_path / "many", "retried")
+    assert row.verdict is Verdict.INCONCLUSIVE
+    assert "the rule counted 100000 attempts to connect, and only " in row.reason
+    for name, wrong in {"backwards": lambda s: 5 if s > HIT + 30 else 40, "stood still": lambda _: 7}.items():
+        run = cut_link(quiet_service(), swallowed=20)
+        for sample in run.samples:
+            if sample["probe"] == "fault":
+                sample["values"]["new"] = wrong(sample["mono"])
+        row = judge(run, tmp_path / name, "retried")
+        assert (row.verdict, name in row.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_without_requests_nothing_was_saved(tmp_path: Path) -> None:
+    run = cut_link(quiet_service(), swallowed=20)
+    run.requests, run.ledger = run.between(runs.START, HIT - 5), []
+    row = judge(run, tmp_path, "retried")
+    assert (row.verdict, "no request was open" in row.reason) == (Verdict.INCONCLUSIVE, True)

@@ -435,7 +435,8 @@ def test_a_deed_that_does_not_tell_its_victims_had_those_of_the_receipt(tmp_path
 
 @pytest.mark.parametrize("proof", ["proof.on", "proof.off"])
 def test_a_proof_that_says_nothing_is_none(tmp_path: Path, proof: str) -> None:
-    for number, spoilt in enumerate(({"evidence": [{}]}, {"evidence": [*runs.SEEN, {}]}, {"bystanders_ok": None})):
+    nothing: list[dict[str, Any]] = [{"evidence": [{}]}, {"evidence": [*runs.SEEN, {}]}, {"bystanders_ok": None}]
+    for number, spoilt in enumerate(nothing):
         run = runs.healthy()
         run.of(proof)[0].update(spoilt)
         assert f"not proven {proof.removeprefix('proof.')}" in judged(run, tmp_path / str(number)).reason

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from drills import experiment, yamlfile
-from drills.errors import EXIT_USAGE, FileProblem
+from drills.errors import EXIT_USAGE, FileProblem, UsageError
 from drills.experiment import Load, Retries
+from drills.options import Options
 
 SHIPPED = Path(__file__).parents[2] / "experiments"
 
@@ -101,6 +102,18 @@ BAD: list[tuple[str, str, str]] = [
     ("victims: 1", "victim: 1", "x.yaml:12: faults[0].pod-kill.victim: unknown key 'victim'; did you mean 'victims'?"),
     ("over: 10s", "ovr: 10s", "x.yaml:14: guards[0].error_ratio.ovr: unknown key 'ovr'; did you mean 'over'?"),
     ("within: 5s", "witin: 5s", "x.yaml:17: checks[0].failover.witin: unknown key 'witin'; did you mean 'within'?"),
+    # what can never be, or never be decided
+    ("title: ", f"title: {200 * 'x'}", "x.yaml:3: title: the text is longer than 200 characters"),
+    ("timeout: 30s", "timeout: 30s, idle_timeout: 31s", "x.yaml:9: load.client: idle_timeout 31s is above timeout 30s"),
+    ("quantile: 0.99", "quantile: 1.0e-320", "x.yaml:18: checks[1].latency.quantile: quantile 1e-320 is below 0.01;"),
+    ("max: sla", "max: {baseline_times: 1.0e+308}", "x.yaml:18: checks[1].latency.max.baseline_times: "),
+    ("- accounted", "- metrics: {preset: serving-minimum, thresholds: {qps_window: 1ms}}", "x.yaml:21: checks[4].met"),
+    ("- accounted", "- metrics: {preset: serving-minimum, thresholds: {gpu_temperature_max: 1.0e+308}}", "x.yaml:21: "),
+    (
+        "- accounted",
+        "- metrics: {preset: serving-minimum, thresholds: {gpu_temperature_act: 70, gpu_temperature_max: 80}}",
+        "x.yaml:21: checks[4].metrics.thresholds: gpu_temperature_act 70 is below gpu_temperature_max 80",
+    ),
     # unknown names
     ("pod-kill: {v", "pod-kil: {v", "x.yaml:12: faults[0]: unknown fault 'pod-kil'; did you mean 'pod-kill'?"),
     ("- failover:", "- failovr:", "x.yaml:17: checks[0]: unknown check 'failovr'; did you mean 'failover'?"),
@@ -353,3 +366,25 @@ def test_the_package_data_is_found_where_a_wheel_has_it(tmp_path: Path, monkeypa
 def test_the_format_is_the_number_one_and_nothing_equal_to_it(tmp_path: Path, value: str) -> None:
     with pytest.raises(FileProblem, match=r"x.yaml:1: drill: "):
         load(tmp_path, GOOD.replace("drill: 1", f"drill: {value}"))
+
+
+@pytest.mark.parametrize(("section", "item", "most"), [("faults", "noop", 50), ("checks", "accounted", 200)])
+def test_more_than_anybody_means_is_refused(tmp_path: Path, section: str, item: str, most: int) -> None:
+    text = GOOD[: GOOD.index("faults:")] + "faults: [noop]\nchecks: [accounted]\n"
+    many = text.replace(f"{section}: [{item}]", f"{section}: [{', '.join([item] * (most + 1))}]")
+    assert f"at most {most} may be" in problem(tmp_path, many)
+
+
+@pytest.mark.parametrize("peer", ["rooter", "10.0.0.300", "::1", "example.org"])
+def test_a_peer_is_the_router_or_an_address(tmp_path: Path, peer: str) -> None:
+    fault = f"  - packet-loss: {{mode: reject, peers: ['{peer}']}}"
+    text = "\n".join(fault if "- pod-kill" in line else line for line in GOOD.splitlines())
+    assert f"no peer '{peer}'" in problem(tmp_path, text)
+    load(tmp_path, text.replace(peer, "10.0.0.0/8"))
+
+
+@pytest.mark.parametrize("seed", [2**63, -1, 10**30])
+def test_a_seed_is_a_whole_number_that_every_reader_takes(seed: int) -> None:
+    Options(seed=2**63 - 1)
+    with pytest.raises(UsageError, match="--seed"):
+        Options(seed=seed)

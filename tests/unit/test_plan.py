@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -391,3 +392,10 @@ def test_the_steps_of_shipped_experiments_are_for_people(name: str) -> None:
     for step in plan.make_plan(experiment.find_experiment(name), LAB, run="0123abcd", seed=7).steps:
         assert not set("{}[]") & set(step), step  # no value as Python would write it
         assert "None" not in step
+
+
+def test_an_availability_that_no_sample_can_show_is_refused() -> None:
+    strict = replace(LAB, sla=replace(LAB.sla, errors=0.0))
+    text = GOOD.replace("checks:\n", "checks:\n  - availability\n")
+    assert "checks[0]: the SLA allows no error" in problem(text, strict)
+    made(text.replace("- availability", "- availability: {min: 99%}"), strict)

@@ -168,7 +168,7 @@ BAD: list[tuple[str, str, str]] = [
         "3: targets.small.port_base: greater than or equal to 1024; found a number 80",
     ),
     ("{p95: 500ms}", "500ms", "3: targets.small.sla.ttft: one quantile and its bound are expected; write for example"),
-    ("{p95: 500ms}", "{p100: 500ms}", "3: targets.small.sla.ttft: 'p100' is not a quantile between p0 and p100;"),
+    ("{p95: 500ms}", "{p100: 500ms}", "3: targets.small.sla.ttft: 'p100' is not a quantile from p1 to below p100;"),
     ("{p95: 500ms}", "{p95: 500}", "3: targets.small.sla.ttft: duration 500 has no unit; write for example 500s"),
     ("entry: router", "endpoint: {url: http://x/v1, model: m}", "3: targets.small.endpoint: the lab brings its own;"),
     (
@@ -406,3 +406,16 @@ def test_a_safety_that_nothing_keeps_is_refused(tmp_path: Path, line: str) -> No
     path.write_text(f"targets:\n  lab:\n    kind: lab\n    {line}\n")
     with pytest.raises(UsageError, match="is not kept in this version"):
         target.load_target(None, path).require_supported()
+
+
+@pytest.mark.parametrize(
+    ("sla", "said"),
+    [
+        ("errors: 100%", "sla.errors: promises nothing"),
+        ("ttft: {p99: 10s}, e2e: {p99: 2s}", "sla: the e2e bound of 2s is below the ttft bound of 10s"),
+        ("ttft: {p99: 10s}", "below the ttft bound of 10s"),
+        ("ttft: {p0.001: 1s}", "is not a quantile from p1"),
+    ],
+)
+def test_a_promise_that_cannot_be_kept_or_broken_is_refused(tmp_path: Path, sla: str, said: str) -> None:
+    assert said in problem(tmp_path, f"targets:\n  lab: {{kind: lab, sla: {{{sla}}}}}\n")
