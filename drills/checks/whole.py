@@ -112,13 +112,15 @@ CLOSES = ("complete", "client_gone", "upstream_fin", "upstream_reset", "refused"
 #: Stamps of a line of which the second is never before the first.
 _IN_ORDER = (("start", "first_byte"), ("first_byte", "last_byte"), ("last_byte", "end"), ("start", "end"))
 _SLACK_S = 0.002  # stamps are rounded
+#: The share of a lab's attempts that may be somebody's who tries it out meanwhile.
+OTHERS_IN_LAB = 0.01
 
 
 def ledger(ev: Evidence) -> str:
     """Say what in the ledger cannot be true of this run; empty where it can, or where there is none."""
     if ev.ledger.is_empty():
         return ""
-    for words, test in (_misshapen(ev) | _foreign(ev)).items():
+    for words, test in (_misshapen(ev) | _unknown(ev)).items():
         if count := ev.ledger.filter(test.fill_null(value=True)).height:
             return _said(count, words)
     if count := int(
@@ -128,6 +130,8 @@ def ledger(ev: Evidence) -> str:
     early = _attempts(ev).join(ev.ledger, on="id", how="inner").filter(pl.col("start") < pl.col("sent") - _SLACK_S)
     if early.height:
         return _said(early.height, "begin before the client sent their request")
+    if said := _foreign(ev):
+        return said
     unseen = _answered(ev).join(ev.ledger.drop_nulls("arrival"), on="arrival", how="anti").height
     return f"ledger.ndjson: {unseen} answered arrivals have no attempt in it" if unseen else ""
 
@@ -152,12 +156,18 @@ def _misshapen(ev: Evidence) -> dict[str, pl.Expr]:
     }
 
 
-def _foreign(ev: Evidence) -> dict[str, pl.Expr]:
-    """Return what is of no request of the run, in words; in a lab there are no others."""
+def _unknown(ev: Evidence) -> dict[str, pl.Expr]:
+    """Return what says that it is the run's and is of no request of it, in words."""
     known = pl.col("id").is_in(_attempts(ev)["id"].implode()).fill_null(value=False)
-    alone = ev.plan["target"].get("kind") == "lab"
-    ours = pl.lit(value=True) if alone else pl.col("arrival").is_not_null()
-    return {"the id is of no attempt that the client made": ours & ~known}
+    return {"the id is of no attempt that the client made": pl.col("arrival").is_not_null() & ~known}
+
+
+def _foreign(ev: Evidence) -> str:
+    """Say that there are requests of others than the run; a service has users, a lab at most somebody who tries it."""
+    others = ev.ledger["arrival"].null_count()
+    if ev.plan["target"].get("kind") != "lab" or others <= OTHERS_IN_LAB * ev.ledger.height:
+        return ""
+    return _said(others, "no request of the run, though in a lab there are no others")
 
 
 def _attempts(ev: Evidence) -> pl.DataFrame:

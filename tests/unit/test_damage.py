@@ -372,9 +372,7 @@ def test_looks_that_failed_are_none(tmp_path: Path, probe: str) -> None:
 # ---- the ledger against the requests -------------------------------------------------------------------
 
 LEDGER: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "id null": (lambda line: line.update(id=None), "of no attempt that the client made"),
     "id of nobody": (lambda line: line.update(id=f"{runs.RUN}-900-7"), "of no attempt that the client made"),
-    "id of another run": (lambda line: line.update(id="ffffffff-900-0"), "of no attempt that the client made"),
     "role null": (lambda line: line.update(role=None), "the role is none"),
     "role unknown": (lambda line: line.update(role="x"), "the role is none"),
     "replica null": (lambda line: line.update(replica=None), "the replica is none"),
@@ -405,6 +403,17 @@ def test_a_line_that_took_the_place_of_another_breaks_the_gate(tmp_path: Path) -
     run = runs.healthy()
     run.ledger[1900] = run.ledger[1900] | {"id": run.ledger[300]["id"]}
     assert "1 answered arrivals have no attempt in it" in judged(run, tmp_path / "b").reason
+
+
+@pytest.mark.parametrize("other", [None, "ffffffff-900-0"])
+def test_an_attempt_that_lost_its_name_breaks_the_gate(tmp_path: Path, other: str | None) -> None:
+    run = runs.healthy()
+    run.ledger[1900]["id"] = other
+    assert "1 answered arrivals have no attempt in it" in judged(run, tmp_path / "a").reason
+    run = runs.healthy()
+    run.ledger += [line | {"id": other, "start": line["start"] + 1e-4 * n} for n, line in enumerate(run.ledger[:100])]
+    run.recount()
+    assert "100 lines: no request of the run" in judged(run, tmp_path / "b").reason
 
 
 def test_other_peoples_requests_are_in_the_ledger_of_a_service(tmp_path: Path) -> None:
