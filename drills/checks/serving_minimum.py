@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Annotated, Self
 
 import polars as pl
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from drills import stats
 from drills.checks import engines
@@ -21,7 +21,7 @@ from drills.checks.measures import seconds
 from drills.checks.watching import GPU_GAP_S, blind, deeds, watches_gpus
 from drills.evidence import Evidence
 from drills.model import Json, Outcome, Phase, Verdict
-from drills.params import Duration, Params, Share
+from drills.params import Duration, Params, Share, from_file
 
 #: Below this many answers a window's rate swings by itself.
 QPS_WINDOW_MIN_N = 50
@@ -46,11 +46,11 @@ class Thresholds(Params):
     errors_max: Share = 0.01
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _in_order(self, info: ValidationInfo) -> Self:
         levels = {name: getattr(self, f"gpu_temperature_{name}") for name in ("warn", "max", "act")}
         for (low, below), (high, above) in pairwise(levels.items()):
-            # Those that are not said move with the one that is.
-            said = {f"gpu_temperature_{name}" for name in (low, high)} <= self.model_fields_set
+            # Those that are not written are not meant; a plan holds all of them.
+            said = from_file(info) and {f"gpu_temperature_{name}" for name in (low, high)} <= self.model_fields_set
             if said and below > above:
                 raise ValueError(f"gpu_temperature_{high} {above:g} is below gpu_temperature_{low} {below:g}")
         return self

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from drills.checks import measures
 from drills.model import Verdict
 from tests.unit import runs
 from tests.unit.runs import END, FAULT, HIT, RECOVERY, Run, judge
@@ -86,3 +87,10 @@ def test_inconclusive_when_watched_for_less_than_a_window(tmp_path: Path) -> Non
     run.tell(FAULT + 8, "load.stopping")
     run.requests = run.between(runs.START, FAULT + 8)
     assert judge(run, tmp_path, "recovery", within=40.0).verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_never_left_its_band_had_not_to_come_back(tmp_path: Path) -> None:
+    assert measures.never_out(runs.healthy().evidence(tmp_path / "a"))
+    run = runs.healthy()
+    run.fail(run.between(HIT + 2, HIT + 8))
+    assert not measures.never_out(run.evidence(tmp_path / "b"))

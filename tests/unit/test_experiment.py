@@ -388,3 +388,9 @@ def test_a_seed_is_a_whole_number_that_every_reader_takes(seed: int) -> None:
     Options(seed=2**63 - 1)
     with pytest.raises(UsageError, match="--seed"):
         Options(seed=seed)
+
+
+def test_a_level_alone_may_be_beyond_those_that_nobody_wrote(tmp_path: Path) -> None:
+    own = "- metrics: {preset: serving-minimum, thresholds: {gpu_temperature_max: 95}}"
+    item = load(tmp_path, GOOD.replace("- accounted", own)).checks[-1]
+    assert type(item.params).model_validate(item.to_json()["params"]) == item.params
