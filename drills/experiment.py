@@ -17,6 +17,7 @@ from drills import yamlfile
 from drills.errors import FileProblem, UsageError, nearest
 from drills.model import Json
 from drills.params import Duration, DurationOrAuto, DurationOrZero, Line, Params, Rate, Share, Slug, from_file
+from drills.units import shown
 from drills.validate import named, validate
 from drills.yamlfile import Document, Key
 
@@ -274,14 +275,14 @@ def _check_how(document: Document, params: Any, key: Key) -> None:
         raise document.problem((*key, "how"), f"is empty; name a kind of target: {', '.join(KINDS)}")
     for kind in how:
         if kind not in KINDS:
-            raise document.problem((*key, "how", kind), f"unknown kind of target '{kind}'{nearest(kind, KINDS)}")
+            raise document.problem((*key, "how", kind), f"unknown kind of target {shown(kind)}{nearest(kind, KINDS)}")
 
 
 def _check_playbook(document: Document, name: str | None) -> None:
     """Refuse the name of a playbook that is in neither folder: who is paged would look for it in vain."""
     known = {path.stem for folder in _folders("playbooks", None) for path in folder.glob("*.md")}
     if name is not None and name not in known:
-        raise document.problem(("playbook",), f"unknown playbook '{name}'{nearest(name, known)}")
+        raise document.problem(("playbook",), f"unknown playbook {shown(name)}{nearest(name, known)}")
 
 
 def experiment_folders(cwd: Path | None = None) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from drills.active import ActiveFaults
 from drills.clock import Clock
-from drills.custody import Outstanding
+from drills.custody import Found, Outstanding
 from drills.model import Context, Fault, Json, Receipt
 
 REMOVE: Json = {"do": "remove", "path": "/x"}
@@ -20,7 +20,7 @@ def receipt(name: str, undo: tuple[Json, ...]) -> Receipt:
 
 
 def active(lies: list[Outstanding], on: list[Receipt]) -> ActiveFaults:
-    target: Any = SimpleNamespace(custody=SimpleNamespace(outstanding=lambda: lies))
+    target: Any = SimpleNamespace(custody=SimpleNamespace(found=lambda: Found(lies, [])))
 
     def tell(event: str, data: Json) -> None:
         raise AssertionError(event)

@@ -134,6 +134,11 @@ BAD: list[tuple[str, str, str]] = [
     ("workload: chat", "workload: chatt", "x.yaml:8: load.workload: unknown value 'chatt'; did you mean 'chat'?"),
     ("kind: poisson", "kind: poison", "x.yaml:7: load.arrivals.kind: unknown value 'poison'; did you mean 'poisson'?"),
     ("{lab: delete}", "{lba: delete}", "x.yaml:12: faults[0].pod-kill.how.lba: unknown kind of target 'lba'; did you"),
+    (
+        "{lab: delete}",
+        '{"\\x1f": delete}',
+        "x.yaml:12: faults[0].pod-kill.how.'\\x1f': unknown kind of target '\\x1f'; valid",
+    ),
     ("{lab: delete}", "deleet", "x.yaml:12: faults[0].pod-kill.how: unknown value 'deleet'; did you mean 'delete'?"),
     ("{lab: delete}", "{lab: deleet}", "x.yaml:12: faults[0].pod-kill.how.lab: unknown value 'deleet'; did you mean"),
     ("{lab: delete}", "{}", "x.yaml:12: faults[0].pod-kill.how: is empty; name a kind of target: lab, kubernetes, hos"),

@@ -8,7 +8,6 @@ import pytest
 from pydantic import ValidationError
 
 from drills import receipts
-from drills.errors import DrillError
 from drills.faults import iptables
 from drills.faults.packet_loss import PacketLoss, _undo
 from drills.model import Json
@@ -109,7 +108,7 @@ def test_parameters_that_do_not_fit_are_refused(params: Json, complaint: str) ->
 
 
 def test_a_peer_that_nobody_knows_is_named_with_the_known_ones() -> None:
-    with pytest.raises(DrillError, match=r"no 'rooter'; did you mean 'router'\?, or an IPv4 address"):
+    with pytest.raises(ValidationError, match=r"no peer 'rooter'; did you mean 'router'\?, or an IPv4 address"):
         words({"mode": "reject", "peers": ["rooter"]})
 
 
