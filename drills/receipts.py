@@ -122,7 +122,7 @@ def manual(step: Json) -> str:
             return f"rm -f {shlex.quote(step['path'])}"
         case "signal":
             kill = f"kill -{step['signal']} {step['pid']}"
-            return f"kill -0 {step['once_gone']['pid']} || {kill}" if "once_gone" in step else kill
+            return f"kill -0 {step['once_gone']['pid']} || {kill}" if step.get("once_gone") else kill
         case "run":
             return shlex.join(step["argv"])
         case "write":
