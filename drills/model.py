@@ -259,10 +259,11 @@ class HasEvents(Protocol):
 class NodeAccess(Protocol):
     """The processes of replicas can be seen, and signalled, where they run."""
 
-    def reach(self, replicas: Sequence[Replica]) -> list[Replica]:
+    def reach(self, replicas: Sequence[Replica], tell: Callable[[str, Json], None]) -> list[Replica]:
         """Make their machines ready for what is to be done there; returns the replicas with their processes.
 
-        Called before anything is touched, within its own deadline. Raises Refused.
+        Called before anything is touched, within its own deadline; what it makes for that it tells the journal first.
+        Raises Refused.
         """
 
 

@@ -201,7 +201,7 @@ class Drill:
         for number, fault in enumerate(self.s.faults):
             picked = self._pick(number, fault, replicas)
             if not refusals:
-                picked = victims.reached(self.target, fault, picked)
+                picked = victims.with_processes(self.target, fault, picked, self.tell)
                 refusals += fault.preflight(self.target, picked)
             chosen.append(picked)
         if refusals:

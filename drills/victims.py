@@ -6,10 +6,10 @@ Whoever counts before filtering kills fewer than asked, or none, and calls it a 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from drills.errors import Refused
-from drills.model import Fault, NodeAccess, Replica, Target
+from drills.model import Fault, Json, NodeAccess, Replica, Target
 
 
 def choose(
@@ -69,10 +69,12 @@ def all_of_route(replicas: Sequence[Replica], *, allowed: bool, protect: Sequenc
     return primaries
 
 
-def reached(target: Target, fault: Fault, picked: Sequence[Replica]) -> list[Replica]:
+def with_processes(
+    target: Target, fault: Fault, picked: Sequence[Replica], tell: Callable[[str, Json], None]
+) -> list[Replica]:
     """Return the victims with their processes, where the fault works on their machines. Raises Refused."""
     if "NodeAccess" in fault.needs() and isinstance(target, NodeAccess):
-        return target.reach(picked)
+        return target.reach(picked, tell)
     return list(picked)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -17,7 +17,7 @@ from drills.access.kubetypes import PODS, REPLICASETS, STATEFULSETS, ClusterErro
 from drills.cluster import pods, rights
 from drills.cluster.changes import Changes
 from drills.cluster.custody import ClusterCustody
-from drills.cluster.helpers import STATE_DIR
+from drills.cluster.helpers import STATE_DIR, name_of
 from drills.cluster.pods import HOST_NETWORK, POD, Owner, Pod, Slots
 from drills.custody import Custody
 from drills.errors import Refused, UsageError
@@ -151,11 +151,13 @@ class KubernetesTarget:
             raise self._lost(replica, error) from None
         return None
 
-    def reach(self, replicas: Sequence[Replica]) -> list[Replica]:
-        """Have a helper on each of their nodes. Raises Refused."""
-        for replica in replicas:
-            self.host(replica.host)
-            self._reached.add(replica.host)
+    def reach(self, replicas: Sequence[Replica], tell: Callable[[str, Json], None]) -> list[Replica]:
+        """Have a helper on each of their nodes, told before it is made. Raises Refused."""
+        for node in sorted({replica.host for replica in replicas} - self._reached):
+            pod = name_of(self._keeper.run, node)
+            tell("helper", {"node": node, "pod": pod, "namespace": self.where.namespace})
+            self.host(node)
+            self._reached.add(node)
         wanted = {replica.name: replica.uid for replica in replicas}
         return [one for one in self.replicas() if wanted.get(one.name) == one.uid]
 

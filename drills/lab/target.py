@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -58,8 +58,8 @@ class LabTarget:
         """Return all replicas as they are now. Raises LabError when the supervisor does not answer."""
         return [self._replica(row) for row in self._control.status()["replicas"]]
 
-    def reach(self, replicas: Sequence[Replica]) -> list[Replica]:
-        """Return them: their processes are this machine's."""
+    def reach(self, replicas: Sequence[Replica], tell: Callable[[str, Json], None]) -> list[Replica]:  # noqa: ARG002
+        """Return them: their processes are this machine's, so nothing is made."""
         return list(replicas)
 
     def control_host(self) -> Host:

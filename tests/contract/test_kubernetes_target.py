@@ -151,6 +151,18 @@ def test_what_works_on_a_node_is_no_ability_of_the_api_alone(spec: TargetSpec) -
     assert not PodKill(PodKill.Params(how="evict"), "kubernetes").needs() - spec.abilities()
 
 
+def test_a_helper_is_told_before_it_is_made(target: KubernetesTarget, store: Store) -> None:
+    before, told = set(store.objects), []
+
+    def full(event: str, data: Json) -> None:
+        told.append((event, data["namespace"], data["pod"].startswith("drill-")))
+        raise Refused("the journal cannot be written")
+
+    assert refusal(lambda: target.reach(target.replicas()[:1], full)) == "the journal cannot be written"
+    assert told == [("helper", "llm", True)]
+    assert set(store.objects) == before
+
+
 # ---- what happens to them --------------------------------------------------------------------------------
 
 
