@@ -30,10 +30,27 @@ def drill(tmp_path: Path, cluster: Path, service: Emulator) -> Driller:
     return driller
 
 
-def run(drill: Driller, fault: str, checks: str) -> Ran:
+def words(drill: Driller, fault: str, checks: str) -> list[str]:
+    """Write the experiment; returns the words that run it."""
     path = drill.reports.parent / "experiment.yaml"
     path.write_text(EXPERIMENT.read_text().replace("FAULT", fault).replace("CHECKS", checks))
-    return drill("run", str(path), *place(drill), "--plain")
+    return ["run", str(path), *place(drill), "--plain"]
+
+
+def run(drill: Driller, fault: str, checks: str) -> Ran:
+    return drill(*words(drill, fault, checks))
+
+
+def begin(drill: Driller) -> subprocess.Popen[str]:
+    """Start a drill of the link in a process group of its own."""
+    return subprocess.Popen(
+        [*DRILL, *words(drill, REFUSED, "failover: {within: 10s}")],
+        env=drill.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def restarts(service: Emulator) -> dict[str, int]:
@@ -121,20 +138,11 @@ def test_a_pod_refuses_the_router_and_the_router_goes_elsewhere(drill: Driller, 
 
 
 def test_without_its_driver_the_fault_ends_by_the_timer_in_the_helper(drill: Driller, routed: Emulator) -> None:
-    path = drill.reports.parent / "experiment.yaml"
-    path.write_text(EXPERIMENT.read_text().replace("FAULT", REFUSED).replace("CHECKS", "failover: {within: 10s}"))
-    process = subprocess.Popen(
-        [*DRILL, "run", str(path), *place(drill), "--plain"],
-        env=drill.env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+    process = begin(drill)
     try:
         folder = drill.until("proof.on", process, None, within_s=150.0)
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.communicate(timeout=20)
     finally:
         process.kill()
 
@@ -154,15 +162,7 @@ def test_without_its_driver_the_fault_ends_by_the_timer_in_the_helper(drill: Dri
 
 
 def test_a_helper_that_is_deleted_undoes_first_and_the_run_ends(drill: Driller, routed: Emulator) -> None:
-    path = drill.reports.parent / "experiment.yaml"
-    path.write_text(EXPERIMENT.read_text().replace("FAULT", REFUSED).replace("CHECKS", "failover: {within: 10s}"))
-    process = subprocess.Popen(
-        [*DRILL, "run", str(path), *place(drill), "--plain"],
-        env=drill.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = begin(drill)
     try:
         folder = drill.until("proof.on", process, None, within_s=150.0)
         core, name = routed.namespace.core, routed.namespace.name
