@@ -5,6 +5,7 @@ Held means refuse, not wait. Where the lock lies, and how of many who try one ge
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +20,19 @@ from drills.errors import Refused
 
 def mine(run: str, folder: Path, lives_s: float, pid: int, clock: Clock) -> Lock:
     """Return the lock this process would take."""
+    now = clock.wall()
+    return Lock(run, owner(), machine(), pid, procs.start(pid) or 0, now, now + lives_s, str(folder))
+
+
+def owner() -> str:
+    """Return who we are, as others read it: user and machine. In a container a user may have no name."""
     import getpass
 
-    now = clock.wall()
-    owner = f"{getpass.getuser()}@{socket.gethostname()}"
-    return Lock(run, owner, machine(), pid, procs.start(pid) or 0, now, now + lives_s, str(folder))
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 _SHAPE: Final[dict[str, Any]] = {

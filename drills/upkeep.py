@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -144,7 +142,7 @@ def stop(run: str, target: str | None, targets: Path | None) -> str:
     if running is None or running.run != run:
         now = f"run {running.run} does" if running is not None else "no run does"
         raise UsageError(f"run {run} does not drill this target now; {now}")
-    custody.ask_to_stop(run, f"{getpass.getuser()}@{socket.gethostname()}")
+    custody.ask_to_stop(run, lock.owner())
     return f"run {run}: asked to stop; it puts everything back and ends within seconds"
 
 
