@@ -108,6 +108,13 @@ DurationOrAuto = Annotated[
     _text(r"^(auto|[0-9]+(\.[0-9]+)? *(ms|s|m|h))$", "auto"),
 ]
 
+#: Seconds, or the word `auto` for what the target's own monitoring needs.
+DurationOrAlert = Annotated[
+    float | Literal["auto"],
+    _word_or_duration("auto", "as long as alerts take at the target"),
+    _text(r"^(auto|[0-9]+(\.[0-9]+)? *(ms|s|m|h))$", "auto"),
+]
+
 
 def _slug(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from drills import abilities, victims
+from drills import abilities, alerttimes, victims
 from drills.clock import rng
 from drills.errors import UsageError
 from drills.experiment import Experiment, Item, Load
@@ -119,6 +119,10 @@ def make_plan(
     """
     load = _laid_over(experiment.load, client or {})
     faults = tuple(_planned(experiment, target, item, seed) for item in experiment.faults)
+    held = any(planned.fault.held for planned in faults)
+    silenced = target.alerts_mode == "observe"
+    checks, why = alerttimes.resolved(experiment.checks, target.alert_times, held=held, silenced=silenced)
+    experiment = replace(experiment, checks=checks)
     plan = Plan(
         run=run,
         experiment=experiment,
@@ -127,12 +131,12 @@ def make_plan(
         defect=defect,
         load=load,
         load_cap=_cap(load),
-        phases=_phases(experiment, held=any(planned.fault.held for planned in faults)),
+        phases=_phases(experiment, held=held),
         faults=faults,
         expected=_expected(experiment, target, load),
     )
     _provable(plan)
-    notes = (*_judgeable(plan), *_guarded(plan), *_ask_the_checks(plan))
+    notes = (*why, *_judgeable(plan), *_guarded(plan), *_ask_the_checks(plan))
     plan = replace(plan, notes=notes)
     return replace(plan, steps=sentences(_as_written(plan)))
 
@@ -193,7 +197,10 @@ def _as_written(plan: Plan) -> Json:
         for entry, item in zip(content["experiment"][place], items, strict=True):
             written = value_at(experiment.document.data, item.key)
             if isinstance(written, dict):
-                entry["params"] |= {k: v for k, v in written.items() if not isinstance(v, dict | list)}
+                times, given = plan.target.alert_times, entry["params"]
+                plain = {k: v for k, v in written.items() if not isinstance(v, dict | list)}
+                autos = {k: alerttimes.shown(k, given[k], times) for k, v in plain.items() if v == alerttimes.AUTO}
+                entry["params"] |= plain | autos
     return content
 
 

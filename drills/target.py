@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from drills import yamlfile
+from drills.alerttimes import AlertTimes
 from drills.errors import UsageError, nearest
 from drills.lab.config import SLA, LabConfig
 from drills.model import Json, Sla
@@ -22,6 +23,7 @@ from drills.targetfile import (
     Kubernetes,
     Limits,
     Prometheus,
+    Publish,
     Router,
     Secret,
     TargetFile,
@@ -35,8 +37,8 @@ LAB: Final = "lab"
 
 _LAB: Final = LabConfig()
 LAB_CACHED: Final = {"header": "x-cache", "value": "hit"}
-#: Scrape 1 s, ramp 1 s, evaluation 1 s, `for: 5s`.
-LAB_ALERT_LATENCY_S: Final = 8.0
+#: Scrape 1 s, ramp 1 s, evaluation 1 s, `for: 5s`, `group_wait: 0s`.
+LAB_ALERT_TIMES: Final = AlertTimes(1.0, 1.0, 1.0, 5.0, 0.0)
 
 _LAB_ONLY = ("entry", "startup", "port_base")
 _NOT_LAB = ("endpoint", "kubernetes", "hosts", "router", "degradation", "prometheus", "alertmanager", "capacity")
@@ -67,14 +69,20 @@ class TargetSpec:
     alerts_mode: str = "page"
     expected_replicas: int | None = None
     capacity_per_replica: float | None = None  # requests per second; the lab measures its own
-    alert_latency_s: float | None = None  # scrape + ramp + evaluation + for; None: no Prometheus
+    alert_times: AlertTimes | None = None  # None: no Prometheus
     lab: LabOptions | None = None
     kubernetes: Kubernetes | None = None
     hosts: tuple[GpuHost, ...] = ()
     router: Router | None = None
     prometheus: Prometheus | None = None
     alertmanager: Alertmanager | None = None
+    publish: Publish | None = None
     document: Document | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def alert_latency_s(self) -> float | None:
+        """Scrape + ramp + evaluation + for; None: no Prometheus."""
+        return self.alert_times.latency_s if self.alert_times else None
 
     def abilities(self) -> frozenset[str]:
         """Return what can be done at this kind of target (names of the protocols in `drills.model`)."""
@@ -122,7 +130,8 @@ class TargetSpec:
             "degradation": self.degradation.model_dump(mode="json"),
             "expected_replicas": self.expected_replicas,
             "capacity_per_replica": self.capacity_per_replica,
-            "alerts": {"mode": self.alerts_mode, "latency_s": self.alert_latency_s},
+            "alerts": {"mode": self.alerts_mode, "latency_s": self.alert_latency_s}
+            | ({"times": asdict(self.alert_times)} if self.alert_times else {}),
             "lab": asdict(self.lab) if self.lab else None,
         }
 
@@ -205,10 +214,17 @@ def lab_target(file: TargetFile | None = None, name: str = LAB, document: Docume
         degradation=Degradation.model_validate(degraded),
         alerts_mode=file.alerts.mode,
         expected_replicas=_LAB.replicas,
-        alert_latency_s=LAB_ALERT_LATENCY_S,
+        alert_times=LAB_ALERT_TIMES,
         lab=options,
         document=document,
     )
+
+
+def _alert_times(file: TargetFile) -> AlertTimes | None:
+    if file.prometheus is None:
+        return None
+    p, manager = file.prometheus, file.alertmanager
+    return AlertTimes(p.scrape, p.ramp, p.evaluation, p.for_, manager.group_wait if manager else None)
 
 
 def _spec(document: Document, name: str) -> TargetSpec:
@@ -268,11 +284,12 @@ def _declared(document: Document, file: TargetFile, key: Key, kind: str, name: s
         alerts_mode=file.alerts.mode,
         expected_replicas=len(file.hosts) if kind == "hosts" else None,
         capacity_per_replica=file.capacity.per_replica if file.capacity else None,
-        alert_latency_s=file.prometheus.latency_s() if file.prometheus else None,
+        alert_times=_alert_times(file),
         kubernetes=file.kubernetes,
         hosts=file.hosts,
         router=file.router,
         prometheus=file.prometheus,
         alertmanager=file.alertmanager,
+        publish=file.publish,
         document=document,
     )

@@ -189,22 +189,42 @@ class Prometheus(Params):
     evaluation: Duration = 15.0
     for_: Annotated[DurationOrZero, Field(alias="for")] = 0.0
 
-    def latency_s(self) -> float:
-        """Return the seconds from the fault to a firing alert, at worst scheduling."""
-        return self.scrape + self.ramp + self.evaluation + self.for_
-
 
 class Alertmanager(Params):
-    """Where notifications are."""
+    """Where notifications are, and how long it waits for more alerts of a group before it tells of the first."""
 
     url: Url
     bearer: Secret | None = None
+    group_wait: DurationOrZero = 30.0
 
 
 class Alerts(Params):
     """Whether a drill's alerts page people, or are silenced for the victim."""
 
     mode: Literal["page", "observe"] = "page"
+
+
+def _folder_named(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a command that says nowhere which folder is meant, and one that carries a password."""
+    if not any(FOLDER_WORD in word for word in words):
+        raise ValueError(f"says nowhere {FOLDER_WORD}, which becomes the folder of the report")
+    if any(re.search(r"://[^/\s]*:[^/\s]*@", word) for word in words):
+        raise PydanticCustomError(
+            SECRET, "a command takes no password; put it into `env`, as {env: NAME} or {file: PATH}"
+        )
+    return words
+
+
+#: In a command of `publish`: what stands for the folder of a report, and for its name.
+FOLDER_WORD, NAME_WORD = "{folder}", "{name}"
+
+
+class Publish(Params):
+    """A command that takes each report somewhere: words, no shell; `env` are secrets that it alone is given."""
+
+    run: Annotated[tuple[Line, ...], Field(min_length=1), AfterValidator(_folder_named)]
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Secret] = Field(default_factory=dict)
+    timeout: Duration = 300.0
 
 
 class Capacity(Params):
@@ -268,6 +288,7 @@ class TargetFile(Params):
     alerts: Alerts = Alerts()
     capacity: Capacity | None = None
     limits: Limits | None = None
+    publish: Publish | None = None
 
 
 def _name(value: Any) -> Any:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from drills.checks.base import NO_INJECTION, Check, by_deadline
 from drills.checks.measures import seconds
-from drills.checks.watching import looks
+from drills.checks.watching import blind, looks
 from drills.evidence import Evidence, at
 from drills.model import CheckResult, Event, Json, Verdict
-from drills.params import Duration, Line, Params
+from drills.params import DurationOrAlert, Line, Params
 
 #: Longer than this without a successful look at Prometheus, an alert may have come and gone unseen. The first look
 #: that counts is at most this long before the injection: it says what was there before.
@@ -21,19 +21,45 @@ INSTALL = (
     "or name them in the target"
 )
 TAKES_NOTIFICATIONS = "lab"  # its Alertmanager tells us
+#: Elsewhere Alertmanager's own counters tell that it has sent something, and its API for which alerts it did.
+COUNTED = "notifications"
+#: A counter keeps what happened between two looks; for longer than this nobody knows when.
+COUNTED_GAP_S = 10.0
 
 
 class AlertParams(Params):
     """name; within: injection to firing; resolves_within: fault off to gone; notified_within: injection to receipt.
 
-    In `labels` the words {victim} and {gpu} stand for the names and the GPU UUIDs of what was hit.
+    `auto` is what the target's monitoring needs, and a number in every plan. In `labels` the words {victim} and {gpu}
+    stand for the names and the GPU UUIDs of what was hit.
     """
 
     name: Line
-    within: Duration
-    resolves_within: Duration | None = None
-    notified_within: Duration | None = None
+    within: DurationOrAlert
+    resolves_within: DurationOrAlert | None = None
+    notified_within: DurationOrAlert | None = None
     labels: dict[Line, Line] = Field(default_factory=dict)
+
+    @property
+    def within_s(self) -> float:
+        """`within` of a plan."""
+        return _number(self.within)
+
+    @property
+    def resolves_within_s(self) -> float | None:
+        """`resolves_within` of a plan."""
+        return None if self.resolves_within is None else _number(self.resolves_within)
+
+    @property
+    def notified_within_s(self) -> float | None:
+        """`notified_within` of a plan."""
+        return None if self.notified_within is None else _number(self.notified_within)
+
+
+def _number(bound: float | Literal["auto"]) -> float:
+    if bound == "auto":
+        raise ValueError("auto: a plan has a number here")
+    return bound
 
 
 class Alert(Check[AlertParams]):
@@ -45,15 +71,15 @@ class Alert(Check[AlertParams]):
     @classmethod
     def window_s(cls, params: AlertParams) -> float:
         """Return the longest of the three."""
-        return max(params.within, params.resolves_within or 0.0, params.notified_within or 0.0)
+        return max(params.within_s, params.resolves_within_s or 0.0, params.notified_within_s or 0.0)
 
     @classmethod
     def plan_errors(cls, params: AlertParams, plan: Json) -> list[str]:
-        """Refuse to wait for a notification where nobody takes one in for the drill."""
+        """Refuse to wait for a notification where nobody could tell of one."""
         kind = plan["target"].get("kind", TAKES_NOTIFICATIONS)
-        if params.notified_within is None or kind == TAKES_NOTIFICATIONS:
+        if params.notified_within is None or kind == TAKES_NOTIFICATIONS or _has_alertmanager(plan):
             return []
-        return [f"notified_within: a target of kind {kind} notifies people, not the drill; leave it out"]
+        return ["notified_within: the target names no alertmanager, which could tell; name it, or write auto"]
 
     @classmethod
     def judge(cls, ev: Evidence, params: AlertParams) -> CheckResult:
@@ -79,8 +105,8 @@ class Alert(Check[AlertParams]):
             return cls._silence(params, hit, said, watched, row)
         if row["value"] > watched + POLL_GAP_S:
             return cls.unclear(f"fired, and before that Prometheus was seen for {watched:.1f} s only", **row)
-        if row["value"] > params.within:
-            late = f"fired {row['value']:.1f} s after the injection; {params.within:g} s allowed"
+        if row["value"] > params.within_s:
+            late = f"fired {row['value']:.1f} s after the injection; {params.within_s:g} s allowed"
             return cls.result(Verdict.FAIL, late, **row)
         return cls._after(ev, params, hit, watched, row)
 
@@ -88,27 +114,29 @@ class Alert(Check[AlertParams]):
     def _silence(
         cls, params: AlertParams, hit: float, said: list[Event], watched: float, row: dict[str, Any]
     ) -> CheckResult:
-        verdict = by_deadline(None, params.within, watched)
+        verdict = by_deadline(None, params.within_s, watched)
         if verdict is Verdict.INCONCLUSIVE:
             return cls.unclear(f"did not fire, and Prometheus was seen without a gap for {watched:.1f} s only", **row)
         others = [e.data.get("labels") for e in said if at(e) >= hit and e.data.get("state") == "firing"]
         if others:
             labels = ", ".join(f"{key}={value}" for key, value in sorted((others[0] or {}).items()))
             return cls.result(
-                verdict, f"did not fire within {params.within:g} s; fired with other labels: {labels}", **row
+                verdict, f"did not fire within {params.within_s:g} s; fired with other labels: {labels}", **row
             )
-        return cls.result(verdict, f"did not fire within {params.within:g} s", **row)
+        return cls.result(verdict, f"did not fire within {params.within_s:g} s", **row)
 
     @classmethod
     def _after(cls, ev: Evidence, params: AlertParams, hit: float, watched: float, row: dict[str, Any]) -> CheckResult:
         """Judge what must follow the firing."""
         detail = row["detail"]
-        if params.notified_within is not None:
-            verdict = by_deadline(detail["notified_s"], params.notified_within, ev.ended - hit)
+        if params.notified_within_s is not None:
+            if detail["notified_s"] is None and (blind := _uncounted(ev, hit)):
+                return cls.unclear(f"fired in time; whether it was notified is not known: {blind}", **row)
+            verdict = by_deadline(detail["notified_s"], params.notified_within_s, ev.ended - hit)
             if verdict is not Verdict.PASS:
-                told = _or_never(detail["notified_s"], params.notified_within)
+                told = _or_never(detail["notified_s"], params.notified_within_s)
                 return cls.result(verdict, f"fired in time; notified: {told}", **row)
-        if params.resolves_within is not None:
+        if params.resolves_within_s is not None:
             if ev.t_off is None:
                 return cls.unclear("fired; the fault was never proven off, so its end cannot be judged", **row)
             seen_s = min(ev.ended, hit + watched) - ev.t_off
@@ -117,9 +145,9 @@ class Alert(Check[AlertParams]):
                 return cls.unclear(
                     f"fired and resolved; between, Prometheus was seen without a gap for {watched:.1f} s only", **row
                 )
-            verdict = by_deadline(resolved_s, params.resolves_within, seen_s)
+            verdict = by_deadline(resolved_s, params.resolves_within_s, seen_s)
             if verdict is not Verdict.PASS:
-                told = _or_never(resolved_s, params.resolves_within)
+                told = _or_never(resolved_s, params.resolves_within_s)
                 return cls.result(verdict, f"fired in time; resolved: {told}", **row)
         return cls.result(Verdict.PASS, "fired in time", **row)
 
@@ -140,7 +168,7 @@ def _row(
     fired_s = seconds(fired - hit) if fired is not None else None
     return {
         "value": fired_s,
-        "bound": params.within,
+        "bound": params.within_s,
         "unit": "s",
         "events": tuple(e.n for e in (firing, noted, ended) if e is not None),
         "detail": {
@@ -170,6 +198,21 @@ def _matches(ev: Evidence, wanted: dict[str, str], data: Json) -> bool:
         "{gpu}": {gpu for v in ev.victims.values() for gpu in v.get("gpus") or ()},
     }
     return all(found.get(key) in stand_for.get(value, {value}) for key, value in wanted.items())
+
+
+def _has_alertmanager(plan: Json) -> bool:
+    times = plan["target"].get("alerts", {}).get("times") or {}
+    return times.get("group_wait_s") is not None
+
+
+def _uncounted(ev: Evidence, hit: float) -> str:
+    """Say why no notification could be seen, empty where one would have been."""
+    if ev.plan["target"].get("kind", TAKES_NOTIFICATIONS) == TAKES_NOTIFICATIONS:
+        return ""
+    low, high = blind([hit, *looks(ev, COUNTED, "alertmanager")], hit, ev.ended)
+    if high - low > COUNTED_GAP_S:
+        return f"Alertmanager's counters were not seen for {high - low:.1f} s"
+    return ""
 
 
 def _watched_s(ev: Evidence, hit: float) -> float | None:
