@@ -27,6 +27,10 @@ app = typer.Typer(
 )
 lab_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The embedded deployment, on its own.")
 app.add_typer(lab_app, name="lab")
+schedule_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Drills once a month, unattended.")
+app.add_typer(schedule_app, name="schedule")
+reports_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The reports of unattended drills.")
+app.add_typer(reports_app, name="reports")
 
 Reports = Annotated[Path, typer.Option("--reports", help="Folder of the reports; runs go to its folder runs.")]
 Target = Annotated[str | None, typer.Option("--target", help="Name of the target (default: the file's, else the lab).")]
@@ -60,6 +64,26 @@ def run(
 
     options = Options(target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine)
     return suite.run(names, options, _say)
+
+
+@app.command()
+def monthly(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments in place of the suite, by name or file, in order.")
+    ] = None,
+    target: Target = None,
+    targets: Targets = None,
+    reports: Reports = RUNS,
+) -> int:
+    """Run the month's drills unattended, and write the index of the month.
+
+    First it puts back what runs that are gone left on the target; then come upstream-delay, packet-loss, pod-kill and
+    gpu-reset.
+    """
+    from drills import suite
+    from drills.options import Options
+
+    return suite.monthly(names or [], Options(target, targets, reports=reports, plain=True), _say)
 
 
 @app.command()
@@ -120,6 +144,35 @@ def status(target: Target = None, targets: Targets = None, reports: Reports = RU
     for line in upkeep.status(target, targets, reports):
         _say(line)
     return 0
+
+
+@app.command()
+def doctor(
+    target: Target = None,
+    targets: Targets = None,
+    experiments: Annotated[
+        str,
+        typer.Option("--experiments", help="Drills to look for, by name or file, comma-separated; monthly: the suite."),
+    ] = "monthly",
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> int:
+    """Say what the drills need of a target, what of it is missing, and what mends that. Only reads.
+
+    Exit codes: 0 all is well; 2 the drills would be carried out, and some check stay undecided; 3 a drill would be
+    refused; 64 bad command line or file, or no kubeconfig.
+    """
+    import json
+
+    from drills import doctor as doctors
+    from drills.options import Options
+
+    names = [name.strip() for name in experiments.split(",") if name.strip()]
+    if not names:
+        raise errors.UsageError("--experiments: names no drill")
+    found = doctors.diagnose(names, Options(target, targets))
+    for line in json.dumps(found.to_json(), indent=2).splitlines() if as_json else found.lines():
+        _say(line)
+    return found.exit_code
 
 
 @app.command()
@@ -216,6 +269,44 @@ def lab_status(
     return 0
 
 
+@schedule_app.command("render")
+def schedule_render(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments in place of the suite, by name or file, in order.")
+    ] = None,
+    target: Target = None,
+    targets: Targets = None,
+    schedule: Annotated[str, typer.Option("--schedule", help="When: five fields, as cron has them.")] = "0 10 1 * *",
+    time_zone: Annotated[str, typer.Option("--time-zone", help="Where that time is meant.")] = "UTC",
+    image: Annotated[str | None, typer.Option("--image", help="Image of the drills (default: the helper's).")] = None,
+    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the CronJob.")] = "drills",
+    systemd: Annotated[bool, typer.Option("--systemd", help="A timer and a service for a host instead.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the files to (default: print).")] = None,
+) -> int:
+    """Render what runs `drill monthly`: a CronJob with all it needs, or a timer and a service of systemd."""
+    from drills import schedule as scheduling
+    from drills.options import Options
+
+    where = scheduling.Where(schedule, time_zone, image, namespace, systemd)
+    scheduling.render(names or [], Options(target, targets), where, out, _say, _warn)
+    return 0
+
+
+@reports_app.command("fetch")
+def reports_fetch(
+    target: Target = None,
+    targets: Targets = None,
+    reports: Reports = RUNS,
+    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the CronJob.")] = "drills",
+) -> int:
+    """Bring the reports of a target's CronJob home. What is here already stays as it is."""
+    from drills.cluster import fetch
+    from drills.options import Options
+
+    fetch.fetch(Options(target, targets, reports=reports), namespace, _say)
+    return 0
+
+
 @app.callback(invoke_without_command=True)
 def top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> int | None:
     """Parse what comes before the command."""
@@ -270,6 +361,10 @@ def _complain(text: str, code: int) -> int:
 
 def _say(text: str) -> None:
     output.say(text)
+
+
+def _warn(text: str) -> None:
+    output.say(f"drill: {text}", to=sys.stderr)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from drills.custody import Custody
 from drills.errors import UsageError
 from drills.model import Fault, Json, Target
 from drills.options import Options
 from drills.target import LAB, TargetSpec
+
+if TYPE_CHECKING:
+    from drills.doctor.finding import Finding
+    from drills.doctor.wanted import Wanted
 
 Echo = Callable[[str], None]
 
@@ -41,6 +45,9 @@ class Kind(Protocol):
 
     def state(self, spec: TargetSpec) -> str:
         """Say in a few words whether it is up, and where."""
+
+    def examined(self, spec: TargetSpec, wanted: Wanted) -> AbstractContextManager[tuple[list[Finding], Target | None]]:
+        """Look at what only this kind has; yields what was found, and the target where there is one to look at."""
 
     def tidied(self, spec: TargetSpec) -> str | None:
         """Take down what a run that is gone had started; returns a line about it, None when there was nothing."""
@@ -93,6 +100,11 @@ def closed_custody(spec: TargetSpec) -> Custody:
 def state(spec: TargetSpec) -> str:
     """Say in a few words whether the target is up, and where."""
     return _kind(spec).state(spec)
+
+
+def examined(spec: TargetSpec, wanted: Wanted) -> AbstractContextManager[tuple[list[Finding], Target | None]]:
+    """Look at what only its kind has; yields what was found, and the target where there is one to look at."""
+    return _kind(spec).examined(spec, wanted)
 
 
 def tidied(spec: TargetSpec) -> str | None:

@@ -41,6 +41,7 @@ PAGE: Final = 250
 POOL: Final = 32  # connections kept; every probe has a thread of its own
 LIST_RESTARTS: Final = 3
 REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
+WHO: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews")
 BODY_MAX: Final = 64 << 20  # bytes; a page of 250 pods is a twentieth of it
 READ_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
 BACKOFF_S: Final = (0.25, 0.5, 1.0, 2.0)
@@ -209,6 +210,17 @@ class Api:
         request = _Request("POST", REVIEWS.path(None), f"review of {verb} {resource}", body=body, again=True)
         return bool((self._call(request).data.get("status") or {}).get("allowed"))
 
+    def who(self) -> str:
+        """Return as whom the server knows our credentials, "" where it does not tell. Changes nothing."""
+        body: Json = {"apiVersion": WHO.group + "/v1", "kind": "SelfSubjectReview"}
+        try:
+            said = self._call(_Request("POST", WHO.path(None), "review of ourselves", body=body, again=True)).data
+        except ClusterError as error:
+            if error.status in (403, 404):  # a server older than 1.28, or one that lets nobody ask
+                return ""
+            raise
+        return str(((said.get("status") or {}).get("userInfo") or {}).get("username") or "")
+
     # ---- writing ---------------------------------------------------------------------------------------
 
     def create(self, resource: Resource, namespace: str, body: Json, *, name: str | None = None, sub: str = "") -> Json:
@@ -224,7 +236,7 @@ class Api:
         what = what_of("update", resource, namespace, name)
         return self._call(_Request("PUT", resource.path(namespace, name), what, body=body)).data
 
-    def patch(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+    def patch(self, resource: Resource, namespace: str | None, name: str, body: Json) -> Json:
         """Merge `body` into an object (JSON merge patch)."""
         self.note("patch", resource)
         what = what_of("patch", resource, namespace, name)

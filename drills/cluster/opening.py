@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from drills.access.kubernetes import Api, connect
 from drills.cluster.custody import ClusterCustody
@@ -11,6 +12,10 @@ from drills.cluster.target import KubernetesTarget
 from drills.model import Fault, Json, Target
 from drills.options import Options
 from drills.target import TargetSpec
+
+if TYPE_CHECKING:
+    from drills.doctor.finding import Finding
+    from drills.doctor.wanted import Wanted
 
 Echo = Callable[[str], None]
 
@@ -59,6 +64,16 @@ def state(spec: TargetSpec) -> str:
         target.close()
 
 
+@contextmanager
+def examined(spec: TargetSpec, wanted: Wanted) -> Iterator[tuple[list[Finding], Target | None]]:
+    """Look at the cluster by a client that cannot write."""
+    from drills.doctor import cluster
+
+    api = _api(spec, read_only=True)
+    with cluster.examined(spec, wanted, api, _custody(spec, api), lambda: _target(spec, read_only=True)) as found:
+        yield found
+
+
 def tidied(_spec: TargetSpec) -> str | None:
     """Return None: no run starts a cluster."""
     return None
@@ -89,8 +104,9 @@ def _target(spec: TargetSpec, *, read_only: bool = False) -> KubernetesTarget:
     api = _api(spec, read_only=read_only)
     keeper = _custody(spec, api)
     slots: dict[str, str] = {}
-    for left in keeper.found().outstanding:
-        beside = left.receipt.prior.get("bystanders")
-        pinned = [*left.receipt.victims, *(beside if isinstance(beside, list) else ())]
+    receipts, _ = keeper.receipts.found()  # what their timers say takes commands on nodes, and is not asked
+    for receipt in receipts:
+        beside = receipt.prior.get("bystanders")
+        pinned = [*receipt.victims, *(beside if isinstance(beside, list) else ())]
         slots |= {str(one["uid"]): str(one["name"]) for one in pinned if {"uid", "name"} <= set(one)}
     return KubernetesTarget(spec, api, keeper, slots)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from drills.access.kubetypes import Right
-from drills.model import Json
+from drills.model import Fault, Json
 
 APPS, COORDINATION = "apps", "coordination.k8s.io"
 
@@ -41,6 +41,10 @@ HELPER: Final[frozenset[Right]] = frozenset(
         *((verb, "", "pods/exec") for verb in ("get", "create")),  # which of the two: by the server's version
     }
 )
+#: A node whose GPU is reset: cordoned, labelled and put back. Nodes are in no namespace: this is for a ClusterRole.
+NODE: Final[frozenset[Right]] = frozenset({("get", "", "nodes"), ("patch", "", "nodes")})
+#: The job that resets the GPU, in the namespace of the pods.
+RESET_JOB: Final[frozenset[Right]] = frozenset((verb, "batch", "jobs") for verb in ("get", "create", "delete"))
 #: What each way to break something needs on top.
 FAULTS: Final[dict[str, frozenset[Right]]] = {
     "pod-kill delete": frozenset({("delete", "", "pods")}),
@@ -49,7 +53,14 @@ FAULTS: Final[dict[str, frozenset[Right]]] = {
     **dict.fromkeys(
         ("pod-kill kill-process", "noop", "engine-kill", "engine-hang", "packet-loss", "upstream-delay"), HELPER
     ),
+    "gpu-reset planned": HELPER | NODE | RESET_JOB | {("create", "", "pods/eviction")},
 }
+
+
+def names(faults: Iterable[Fault]) -> list[str]:
+    """Return what these faults are called here: `pod-kill evict`."""
+    found = {f"{fault.name} {fault.how}" if hasattr(fault, "how") else fault.name for fault in faults}
+    return sorted(found & FAULTS.keys())
 
 
 def needed(faults: Iterable[str], *, proxy: bool) -> frozenset[Right]:
@@ -72,9 +83,16 @@ def rules(rights: Iterable[Right]) -> list[Json]:
 
 
 def role(name: str, namespace: str, rights: Iterable[Right]) -> Json:
-    """Return the Role."""
+    """Return the Role; what is in no namespace is not for it to grant (`cluster_role`)."""
     meta = {"name": name, "namespace": namespace}
-    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta, "rules": rules(rights)}
+    kept = rules(set(rights) - NODE)
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta, "rules": kept}
+
+
+def cluster_role(name: str, rights: Iterable[Right] = NODE) -> Json:
+    """Return the ClusterRole for what of these rights is in no namespace: for the driver and for its helpers."""
+    meta, kept = {"name": name}, rules(set(rights) & NODE)
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": meta, "rules": kept}
 
 
 def render(document: Json) -> str:

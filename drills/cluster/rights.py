@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from drills.access.kubernetes import Api
 from drills.access.kubetypes import Right
 from drills.cluster import rbac
 from drills.model import Fault
+
+NO_NAMESPACE: Final = frozenset({"nodes"})
+
+
+def needed(faults: Sequence[Fault], *, proxy: bool) -> frozenset[Right]:
+    """Return the rights that drills with these faults need."""
+    return rbac.needed(rbac.names(faults), proxy=proxy)
+
+
+def everywhere(right: Right) -> bool:
+    """Whether it is for objects that are in no namespace."""
+    return right[2] in NO_NAMESPACE
 
 
 def missing(api: Api, namespace: str, rights: Sequence[Right]) -> list[Right]:
@@ -17,9 +30,7 @@ def missing(api: Api, namespace: str, rights: Sequence[Right]) -> list[Right]:
 
 def refusals(api: Api, namespace: str, faults: Sequence[Fault], *, proxy: bool) -> list[str]:
     """Return what is missing for these faults as one sentence, none when nothing is."""
-    names = {f"{fault.name} {fault.how}" if hasattr(fault, "how") else fault.name for fault in faults}
-    needed = rbac.needed(sorted(names & rbac.FAULTS.keys()), proxy=proxy)
-    if not (lacking := missing(api, namespace, sorted(needed))):
+    if not (lacking := missing(api, namespace, sorted(needed(faults, proxy=proxy)))):
         return []
     words = ", ".join(f"{verb} {resource}" for verb, _, resource in lacking)
     return [

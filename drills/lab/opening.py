@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from drills import errors, lock, signals
 from drills.access import procs
@@ -20,6 +21,10 @@ from drills.lab.target import LabTarget
 from drills.model import Fault, Json, Target
 from drills.options import Options
 from drills.target import LabOptions, TargetSpec
+
+if TYPE_CHECKING:
+    from drills.doctor.finding import Finding
+    from drills.doctor.wanted import Wanted
 
 PORT_BASES = (1024, 65000)
 ENGINES = ("emulator", "vllm")
@@ -159,6 +164,14 @@ def state(_spec: TargetSpec) -> str:
     """Say whether it is up, and where."""
     up = manage.find()
     return f"lab {'up at ' + up.url if up else absent()}"
+
+
+@contextmanager
+def examined(spec: TargetSpec, wanted: Wanted) -> Iterator[tuple[list[Finding], Target | None]]:
+    """Look at this machine, and at the lab that is up, if there is one."""
+    from drills.lab import doctor
+
+    yield doctor.look(spec, wanted), found(spec)
 
 
 def absent() -> str:
