@@ -135,7 +135,12 @@ class Evidence:
 
     @cached_property
     def receipts(self) -> list[Json]:
-        """Return the receipts, as plain data, in the order in which they were written."""
+        """Return the receipts of faults, as plain data, in the order in which they were written."""
+        return [event.data["receipt"] for event in self.of("receipt") if event.data.get("beside") is not True]
+
+    @cached_property
+    def all_receipts(self) -> list[Json]:
+        """Return all receipts, those of what was put on beside the faults too."""
         return [event.data["receipt"] for event in self.of("receipt")]
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from drills import abilities, model, victims, windows
+from drills import abilities, beside, model, victims, windows
 from drills.clock import Clock
 from drills.errors import DrillError
 from drills.model import Embedded, Fault, HasRights, Json, Replica, Target
@@ -37,6 +37,8 @@ def refusals(plan: Json, target: Target, replicas: Sequence[Replica], faults: Se
         found.append(closed)
     if not all(victims.is_route(fault) for fault in faults):  # with all of a route hit there is nobody to carry more
         found += headroom(plan, target, replicas)
+    for one in beside.wanted(plan, target, []):
+        found += one.preflight(target, [])
     found += firing(target)
     return found
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drills import active, lock, receipts
+from drills import active, beside, lock, receipts
 from drills.clock import Clock
 from drills.custody import Custody, Found, Outstanding
 from drills.errors import DrillError, Refused
-from drills.faults import for_receipt
 from drills.journal import Journal, being_written, read
 from drills.model import Context, Event, Fault, Json, Receipt, Restored, Target
 
@@ -109,6 +108,7 @@ def _undo(
 ) -> None:
     """Undo one receipt; whatever goes wrong with it does not stop the others."""
     receipt, notes = left.receipt, _Notes(folder, done)
+    notes.beside = receipt.fault in beside.BESIDE
     notes.tell("revert.begin", {"receipt": receipt.id, "by": "recover", "timer": left.timer})
     context = Context(notes.tell, clock.sleep, clock.mono, lambda: False)
     fault = _fault_of(receipt, target)
@@ -146,7 +146,7 @@ def _end_timer(left: Outstanding) -> list[str]:
 def _fault_of(receipt: Receipt, target: Target | None) -> Fault | None:
     """Return the fault that wrote the receipt; None for one of another version, whose undo steps are enough."""
     try:
-        return for_receipt(receipt, target.kind) if target else None
+        return beside.for_receipt(receipt, target.kind) if target else None
     except Exception:
         return None
 
@@ -157,6 +157,7 @@ class _Notes:
     def __init__(self, folder: Path | None, done: Recovered) -> None:
         self._journal: Journal | None = None
         self._done = done
+        self.beside = False  # of what was put on beside a fault
         try:
             if folder is not None and folder.is_dir():
                 self._journal = Journal(folder / "journal.jsonl")
@@ -166,7 +167,8 @@ class _Notes:
     def tell(self, event: str, data: Json) -> None:
         try:
             if self._journal is not None:
-                self._journal.tell(event, data)
+                tell = beside.telling(self._journal.tell) if self.beside else self._journal.tell
+                tell(event, data)
         except DrillError as error:
             self.close()
             self._give_up(error)

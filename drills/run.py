@@ -12,20 +12,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from drills import gate, lock, output, victims
+from drills import beside, gate, lock, output, victims
 from drills.active import ActiveFaults
-from drills.clock import Clock, rng
+from drills.clock import rng
 from drills.errors import DrillError, Refused, Stopped, Unreachable
 from drills.guards import Guards
 from drills.journal import Journal
-from drills.live import View, worth_saying
+from drills.live import worth_saying
 from drills.load.process import LoadProcess
-from drills.model import Context, Fault, HasLedger, Json, Left, Phase, Replica, Restored, Target
+from drills.model import Context, Fault, HasLedger, Json, Left, Phase, Replica, Restored
 from drills.probes.sampler import Sampler
-from drills.signals import StopFlag
+from drills.setting import Ended, Setting
 from drills.tenure import ChangedByOthers, Tenure
 from drills.watch import Watch
 
@@ -36,30 +34,6 @@ ASK_AGAIN_S = 5.0  # after one that got no answer
 WATCH_S = 20.0  # of good service before the recovery may end early
 DRAIN_S = 8.0
 LOCK_SLACK_S = 300.0  # a lock outlives the planned phases by this: start, deeds and revert need time too
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How the run ended (completed, stopped, refused, changed, broken, crashed), and why."""
-
-    status: str
-    reason: str = ""
-    restored: Restored = Restored.CLEAN
-    manual: tuple[str, ...] = ()
-
-
-@dataclass
-class Setting:
-    """Everything a drill needs from outside: the plan, and the world it happens in."""
-
-    plan: Json
-    faults: Sequence[Fault]
-    target: Target
-    folder: Path
-    view: View
-    stop: StopFlag
-    clock: Clock
-    load_plan: Json
 
 
 class Drill:
@@ -77,6 +51,9 @@ class Drill:
         context = Context(self.tell, self._sleep, s.clock.mono, self._stopping)
         self.active = ActiveFaults(
             self.run, s.target, s.clock, tell=self.tell, note=self.note, context=context, sample=self.sampler.write
+        )
+        self.beside = ActiveFaults(
+            self.run, s.target, s.clock, tell=beside.telling(self.tell), note=beside.telling(self.note), context=context
         )
         lives_s = sum(self.plan["phases"][f"{p}_s"] for p in Phase) + LOCK_SLACK_S
         mine = lock.mine(self.run, s.folder, lives_s, os.getpid(), s.clock)
@@ -120,7 +97,7 @@ class Drill:
         except Refused as error:
             ended = Ended("refused", str(error))
         except Exception as bug:
-            ended = Ended("crashed", f"{type(bug).__name__}: {bug}", self.active.restored, tuple(self.active.manual))
+            ended = self._ended("crashed", f"{type(bug).__name__}: {bug}")
             raise
         finally:
             self.note("end", {"status": ended.status, "reason": ended.reason})
@@ -149,7 +126,14 @@ class Drill:
             self.active.revert_all()
             self._show(None)
             self._finish()
-        return Ended(status, reason, self.active.restored, tuple(self.active.manual))
+            self.beside.revert_all()
+        return self._ended(status, reason)
+
+    def _ended(self, status: str, reason: str) -> Ended:
+        return Ended(status, reason, self._restored(), (*self.active.manual, *self.beside.manual))
+
+    def _restored(self) -> Restored:
+        return beside.worst(self.active.restored, self.beside.restored)
 
     def _stopped_by(self, error: Exception) -> tuple[str, str]:
         """Return how the run ends when a fault was told to stop, be it for what is no wish of anybody."""
@@ -170,7 +154,7 @@ class Drill:
     def _let_go(self) -> None:
         """Release the lock; what is not put back keeps it."""
         try:
-            if self.tenure.end(release=self.active.restored is Restored.CLEAN):
+            if self.tenure.end(release=self._restored() is Restored.CLEAN):
                 self.note("lock.released", {"by": self.run})
         except Unreachable as error:  # the next run takes over the lock of one that is gone
             self.note("unreachable", {"asked": "release of the lock", "reason": str(error)})
@@ -239,6 +223,9 @@ class Drill:
             self._hold(planned[f"{phase}_s"])
             self._undisturbed()
         self._phase(Phase.FAULT, planned["fault_s"])
+        everybody = [victim for picked in chosen for victim in picked]
+        for number, one in enumerate(beside.wanted(self.plan, self.target, everybody)):
+            self.beside.put_on(number, one, everybody, fault_s=planned["fault_s"] + planned["recovery_s"] + WATCH_S)
         began = self.clock.mono()
         for number, fault in enumerate(self.s.faults):
             self._enough_left(fault, chosen[number])

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import drills
-from drills import errors, gate, live, lock, opening, plan, present, report, runfolder, signals, verdict
+from drills import errors, gate, live, lock, opening, plan, present, publish, report, runfolder, signals, verdict
 from drills.clock import Clock
 from drills.errors import DrillError, Refused
 from drills.experiment import Experiment, find_experiment, load_experiment
 from drills.model import Embedded, Json, Restored, RunVerdict, Target
 from drills.options import Options
-from drills.run import Drill, Ended, Setting
+from drills.run import Drill
+from drills.setting import Ended, Setting
 from drills.signals import StopFlag
 from drills.target import TargetSpec, load_target
 
@@ -33,12 +34,21 @@ class Told:
 
     code: int
     lines: tuple[str, ...]
+    folder: Path | None = None  # of the run; None when there was none
 
 
-def run(names: Sequence[str], options: Options, echo: Callable[[str], None], *, settle_first: bool = False) -> int:
+def run(
+    names: Sequence[str],
+    options: Options,
+    echo: Callable[[str], None],
+    *,
+    settle_first: bool = False,
+    told: Callable[[Told], None] = lambda _: None,
+) -> int:
     """Run the drills in the given order; returns the worst exit code. Raises DrillError before the first.
 
-    Between two of them, and with `settle_first` before the first, the target has time to settle.
+    Between two of them, and with `settle_first` before the first, the target has time to settle. `told` hears of each
+    when it has ended.
     """
     spec = target_spec(options)
     experiments = [experiment(name) for name in names]
@@ -59,13 +69,21 @@ def run(names: Sequence[str], options: Options, echo: Callable[[str], None], *, 
                     if len(names) == 1:
                         raise
                     ended.append(Told(error.exit_code, (f"refused: {error}",)))
+                told(ended[-1])
+                _publish(ended[-1], spec, stop, echo)
                 if ended[-1].code in STOPS_SUITE or stop.reason:
                     break
     finally:
-        for one, told in zip(experiments, ended, strict=False):  # last, so that it is what stays on the screen
-            for line in (*([f"{one.name}:"] if len(names) > 1 else []), *told.lines):
+        for one, end in zip(experiments, ended, strict=False):  # last, so that it is what stays on the screen
+            for line in (*([f"{one.name}:"] if len(names) > 1 else []), *end.lines):
                 echo(line)
-    return errors.worst(told.code for told in ended)
+    return errors.worst(end.code for end in ended)
+
+
+def _publish(ended: Told, spec: TargetSpec, stop: StopFlag, echo: Callable[[str], None]) -> None:
+    """Take the report where the target wants it; that this fails changes nothing but what is said."""
+    if spec.publish and ended.folder:
+        echo(publish.publish(spec.publish, ended.folder, stopping=lambda: stop.reason is not None))
 
 
 def _refuse_hopeless(
@@ -165,7 +183,8 @@ def conclude(folder: Path) -> RunVerdict:
 
 def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
     if ended.status == "refused":
-        return Told(judged.exit_code, (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}"))
+        said = (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}")
+        return Told(judged.exit_code, said, folder)
     lines = present.checks(judged.checks)
     lines += [f"{ended.status}: {ended.reason}"] if ended.reason else []
     said = ended.reason and ended.reason in judged.reason
@@ -173,7 +192,7 @@ def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
     lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
     lines.append(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}")
     lines.append(f"postmortem: {_near(folder / 'postmortem.md')}")
-    return Told(judged.exit_code, tuple(lines))
+    return Told(judged.exit_code, tuple(lines), folder)
 
 
 def _unjudged(ended: Ended, folder: Path, error: OSError | DrillError) -> Told:
@@ -182,9 +201,8 @@ def _unjudged(ended: Ended, folder: Path, error: OSError | DrillError) -> Told:
     lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
     lines.append(f"restored: {ended.restored}; {folder}: the verdict cannot be written: {error}")
     lines.append(f"mend that, then: drill judge {folder}; drill report {folder}")
-    return Told(
-        errors.EXIT_INCONCLUSIVE if ended.restored is Restored.CLEAN else errors.EXIT_NOT_RESTORED, tuple(lines)
-    )
+    code = errors.EXIT_INCONCLUSIVE if ended.restored is Restored.CLEAN else errors.EXIT_NOT_RESTORED
+    return Told(code, tuple(lines), folder)
 
 
 def _near(path: Path) -> Path:

@@ -115,14 +115,14 @@ def restored_by(ev: Evidence) -> Restored:
     """Return whether every receipt's revert ended clean; one without an end, or a journal with a hole, is unknown."""
     lost = {"receipt", "revert.end"} & ev.damaged or not ev.numbered
     found = {Restored.UNKNOWN if lost else Restored.CLEAN}
-    for receipt in ev.receipts:
+    for receipt in ev.all_receipts:
         ends = [e.data.get("restored") for e in ev.of("revert.end") if e.data.get("receipt") == receipt["id"]]
         found.add(Restored(ends[-1]) if ends and ends[-1] in set(Restored) else Restored.UNKNOWN)
     return next(r for r in (Restored.DIRTY, Restored.UNKNOWN, Restored.CLEAN) if r in found)
 
 
 def _touched(ev: Evidence) -> bool:
-    return bool(ev.receipts or ev.hits or "receipt" in ev.damaged)
+    return bool(ev.all_receipts or ev.hits or "receipt" in ev.damaged)
 
 
 def left(ev: Evidence) -> Left:

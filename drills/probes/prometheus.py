@@ -13,7 +13,7 @@ from prometheus_api_client import PrometheusConnect
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from drills.model import Json
+from drills.model import Json, Target
 from drills.probes.http import ProbeError
 
 TIMEOUT_S = 3.0
@@ -66,12 +66,48 @@ class Alertmanager:
         found: list[Json] = _get(self.session, f"{self.url}/api/v2/alerts", self.timeout_s)
         return found
 
+    def silences(self) -> list[Json]:
+        """Return its silences with id, status, matchers, comment and endsAt, expired ones too. Raises ProbeError."""
+        found: list[Json] = _get(self.session, f"{self.url}/api/v2/silences", self.timeout_s)
+        return found
+
+    def silence(self, body: Json) -> str:
+        """Create a silence and return its id. Raises ProbeError."""
+        url = f"{self.url}/api/v2/silences"
+        said = _ask(self.session, "POST", url, self.timeout_s, body)
+        if not isinstance(said, dict) or not said.get("silenceID"):
+            raise ProbeError("the answer names no silence")
+        return str(said["silenceID"])
+
+    def expire(self, silence: str) -> None:
+        """End a silence now; one that has ended is no error for Alertmanager. Raises ProbeError."""
+        _ask(self.session, "DELETE", f"{self.url}/api/v2/silence/{silence}", self.timeout_s)
+
+    def tell(self, alerts: list[Json]) -> None:
+        """Hand it alerts of our own. Raises ProbeError."""
+        _ask(self.session, "POST", f"{self.url}/api/v2/alerts", self.timeout_s, alerts)
+
+
+def prometheus_of(target: Target) -> Prometheus | None:
+    """Return the target's Prometheus, None when it names none."""
+    return Prometheus(target.prometheus) if target.prometheus else None
+
+
+def alertmanager_of(target: Target) -> Alertmanager | None:
+    """Return the target's Alertmanager, None when it names none."""
+    return Alertmanager(target.alertmanager) if target.alertmanager else None
+
 
 def _get(session: requests.Session, url: str, timeout_s: float) -> Any:
+    return _ask(session, "GET", url, timeout_s)
+
+
+def _ask(session: requests.Session, method: str, url: str, timeout_s: float, body: Any = None) -> Any:
+    """Return the answer to one request, None when it is empty. Raises ProbeError."""
     try:
-        answer = session.get(url, timeout=timeout_s)
+        answer = session.request(method, url, json=body, timeout=timeout_s)
         answer.raise_for_status()
-        return answer.json()
+        return answer.json() if answer.content.strip() else None
     except (requests.RequestException, ValueError) as error:
         raise ProbeError(_why(error)) from None
 

@@ -203,8 +203,17 @@ def _fired(timer: object) -> str:
 
 def _reverted(data: Json) -> str:
     manual = data.get("manual") or []
-    text = f"revert ended, by {prose(data.get('by'))}: restored {prose(data.get('restored'))}"
+    text = f"{_of(data)}revert ended, by {prose(data.get('by'))}: restored {prose(data.get('restored'))}"
     return text + (f"; by hand: {_names(manual)}" if manual else "")
+
+
+def _what(data: Json) -> str:
+    return "deed beside it" if data.get("beside") is True else "fault"
+
+
+def _of(data: Json) -> str:
+    """Say whose revert it is, where it is none of a fault."""
+    return f"{code(data.get('receipt'))}: " if data.get("beside") is True else ""
 
 
 def _load_stopped(data: Json) -> str:
@@ -225,7 +234,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "gate": _gate,
     "load.started": lambda d: f"load on (pid {d.get('pid')})",
     "phase": lambda d: f"phase {prose(d.get('phase'))} begins, planned {words.seconds(d.get('planned_s'))}",
-    "receipt": lambda d: f"receipt {code((d.get('receipt') or {}).get('id'))} written, before the fault",
+    "receipt": lambda d: f"receipt {code((d.get('receipt') or {}).get('id'))} written, before the {_what(d)}",
     "timer.armed": lambda d: f"undo timer armed on {code(d.get('host'))}: {words.seconds(d.get('deadline_s'))}",
     "timer.disarmed": lambda _: "undo timer disarmed",
     "unreachable": lambda d: f"target not to be asked ({prose(d.get('asked'))}): {prose(d.get('reason'))}",
@@ -235,8 +244,13 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "inject.end": lambda _: "injection ends",
     "proof.on": lambda d: f"fault on: {_proof(d)}",
     "proof.off": _off,
-    "revert.begin": lambda d: f"revert begins, by {prose(d.get('by'))}{_fired(d.get('timer'))}",
+    "revert.begin": lambda d: f"{_of(d)}revert begins, by {prose(d.get('by'))}{_fired(d.get('timer'))}",
     "revert.end": _reverted,
+    "beside.inject.begin": lambda d: f"{code(d.get('fault'))} begins",
+    "beside.inject.step": _step,
+    "beside.inject.end": lambda d: f"{code(d.get('receipt'))}: done",
+    "beside.proof.on": lambda d: f"{code(d.get('fault'))} on: {_proof(d)}",
+    "beside.proof.off": lambda d: f"{code(d.get('fault'))} off: {_proof(d)}",
     "replica": _replica,
     "completion": _completion,
     "metrics.names": _metrics,

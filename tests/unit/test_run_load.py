@@ -13,7 +13,8 @@ import pytest
 from drills.clock import Clock
 from drills.errors import DrillError, Stopped
 from drills.model import Target
-from drills.run import Drill, Setting
+from drills.run import Drill
+from drills.setting import Setting
 from drills.signals import StopFlag
 
 PHASES = {f"{phase}_s": 10.0 for phase in ("warmup", "baseline", "fault", "recovery")}

@@ -16,7 +16,8 @@ from drills.experiment import find_experiment
 from drills.journal import read
 from drills.model import Context, Fault, Json, Receipt, Restored, Target
 from drills.plan import make_plan
-from drills.run import Drill, Setting
+from drills.run import Drill
+from drills.setting import Setting
 from drills.signals import StopFlag
 from drills.target import lab_target
 
