@@ -183,8 +183,8 @@ def conclude(folder: Path) -> RunVerdict:
 
 def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
     if ended.status == "refused":
-        said = (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}")
-        return Told(judged.exit_code, said, folder)
+        refused = (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}")
+        return Told(judged.exit_code, refused, folder)
     lines = present.checks(judged.checks)
     lines += [f"{ended.status}: {ended.reason}"] if ended.reason else []
     said = ended.reason and ended.reason in judged.reason

@@ -1,14 +1,18 @@
-"""Several drills under one name: `drill run monthly`."""
+"""Several drills under one name, unattended: `drill monthly`, which is also `drill run monthly`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 
 from drills import session, upkeep
+from drills.errors import DrillError
+from drills.months import Month
 from drills.options import Options
 
+MONTHLY = "monthly"
 #: In this order: what harms least first, so that a service that cannot take it is not asked for more.
-SUITES = {"monthly": ("upstream-delay", "packet-loss", "pod-kill", "gpu-reset")}
+SUITES = {MONTHLY: ("upstream-delay", "packet-loss", "pod-kill", "gpu-reset")}
 
 
 def expanded(names: Iterable[str]) -> list[str]:
@@ -17,10 +21,30 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 
 def run(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> int:
-    """Run the drills in the given order; returns the worst exit code. Raises DrillError before the first.
+    """Run the drills in the given order; returns the worst exit code. Raises DrillError before the first."""
+    if SUITES.keys().isdisjoint(names):
+        return session.run(names, options, echo)
+    return _unattended(expanded(names), options, echo)
 
-    A suite runs unattended, so it first puts back what runs that are gone left on its target; while another run
-    lives it is refused like any other.
+
+def monthly(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> int:
+    """Run the month's drills, or those named in their place; returns the worst exit code. Raises as `run`."""
+    return _unattended(expanded(names or [MONTHLY]), options, echo)
+
+
+def _unattended(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> int:
+    """Nobody sits there, so it first puts back what runs that are gone left on its target, and keeps an index.
+
+    While another run lives it is refused like any other.
     """
-    repaired = not SUITES.keys().isdisjoint(names) and upkeep.put_back_leftovers(options, echo)
-    return session.run(expanded(names), options, echo, settle_first=repaired)
+    target = session.target_spec(options)
+    month = Month(options.reports, datetime.now(UTC), target.name, [session.experiment(name).name for name in names])
+    try:
+        repaired = upkeep.put_back_leftovers(options, echo)
+        code = session.run(names, options, echo, settle_first=repaired, told=month.ended)
+    except DrillError as error:
+        month.failed(error)
+        raise
+    finally:
+        echo(f"index: {month.write()}")
+    return code

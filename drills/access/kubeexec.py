@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -36,10 +36,12 @@ def run(
     *,
     timeout_s: float,
     stdin: str | None = None,
+    sink: Callable[[bytes], object] | None = None,
 ) -> Completed:
     """Run a command in a container to its end; a timeout is a result. Raises ClusterError when it cannot be told.
 
     Status 127: it could not be started. The input ends with `stdin`, where server and kubelet know how to say so.
+    `sink` takes the output as it comes, bytes of any length; then there is none in the result.
     """
     api.note("create", PODS, "exec")
     api.note("get", PODS, "exec")  # which of the two is asked for depends on the server's version
@@ -50,7 +52,7 @@ def run(
     deadline = api.clock.mono() + timeout_s
     link: Any = _connected(api, url.replace("http", "ws", 1), what, timeout_s)
     try:
-        return _followed(api, link, tuple(argv), stdin, deadline, what)
+        return _followed(api, link, tuple(argv), stdin, deadline, what, sink)
     finally:
         with suppress(Exception):
             link.shutdown()
@@ -91,7 +93,13 @@ def _body(error: Any) -> Json:
 
 
 def _followed(
-    api: Api, link: websocket.WebSocket, argv: tuple[str, ...], stdin: str | None, deadline: float, what: str
+    api: Api,
+    link: websocket.WebSocket,
+    argv: tuple[str, ...],
+    stdin: str | None,
+    deadline: float,
+    what: str,
+    sink: Callable[[bytes], object] | None,
 ) -> Completed:
     """Send the input and read all channels until the exit code is told, or the time is over."""
     got: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray(), ERROR: bytearray()}
@@ -109,7 +117,9 @@ def _followed(
             data = data.encode() if isinstance(data, str) else data
             if not data:  # the other side closed
                 break
-            if data[0] in got:
+            if sink is not None and data[0] == STDOUT:
+                sink(data[1:])
+            elif data[0] in got:
                 got[data[0]] += data[1:]
             if sum(map(len, got.values())) > OUTPUT_MAX:
                 raise ClusterError(f"{api.where(what)}: more than {OUTPUT_MAX >> 20} MiB of output; it was not read on")

@@ -1,6 +1,7 @@
 """Helper pods: what works on a node for a drill, one for each node on which a fault needs one.
 
-A helper sees the processes and networks of its node, and nothing of the API: it carries no token. It is a `Host` as
+A helper sees the processes and networks of its node, and nothing of the API: it carries no token, unless the target
+names a service account for it, which a reset of a GPU needs so that its timer can uncordon the node. It is a `Host` as
 any other, by commands executed in it; the timers in it undo their faults without driver and API. It is made for one
 run, ends by itself some time after it, and when it ends, by whatever hand, it has every fault undone first.
 """
@@ -18,7 +19,7 @@ from drills.access.kubernetes import Api
 from drills.access.kubetypes import PODS, ClusterError
 from drills.access.remote import RemoteHost
 from drills.clock import Clock
-from drills.errors import Refused
+from drills.errors import Refused, Unreachable
 from drills.model import Completed, Json
 
 #: In the helper; what is in it goes with the pod.
@@ -29,6 +30,7 @@ GRACE_S: Final = 30  # for the timers to undo what they watch over
 READY_TIMEOUT_S: Final = 90.0  # an image may have to be fetched
 GONE_TIMEOUT_S: Final = GRACE_S + 15.0
 POLL_S: Final = 0.5
+ENDED: Final = ("Failed", "Succeeded")
 #: Why a container waits, when waiting longer is in vain.
 IN_VAIN: Final = frozenset(
     {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError",
@@ -43,6 +45,7 @@ class Helper:
     image: str
     pull_secret: str | None = None
     lives_s: float = 3600.0
+    service_account: str | None = None  # with it the timers in the pod can put back what lies in the API
 
 
 def name_of(run: str, node: str) -> str:
@@ -66,12 +69,14 @@ def manifest(helper: Helper, *, run: str, node: str, labels: Mapping[str, str] |
         "restartPolicy": "Never",
         "activeDeadlineSeconds": int(helper.lives_s),
         "terminationGracePeriodSeconds": GRACE_S,
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": helper.service_account is not None,
         "enableServiceLinks": False,
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
         "volumes": [{"name": "state", "emptyDir": {}}],
     }
+    if helper.service_account:
+        spec["serviceAccountName"] = helper.service_account
     if helper.pull_secret:
         spec["imagePullSecrets"] = [{"name": helper.pull_secret}]
     meta = {"name": name_of(run, node), "labels": {**(labels or {}), ROLE: HELPER, RUN: run}}
@@ -104,7 +109,7 @@ class Helpers:
         """Return the node's helper, made now if there is none. Refused when it does not come up."""
         if node not in self._hosts:
             name = name_of(self.run, node)
-            if self.api.find(PODS, self.namespace, name) is None:
+            if not _stays(self._until_settled(name)):
                 self._create(node)
             self._until_ready(name, node)
             self._hosts[node] = self._host(name, node)
@@ -112,14 +117,21 @@ class Helpers:
 
     def found(self) -> Mapping[str, str]:
         """Return the helpers of this run that there are: node → pod."""
+        return {node: pod for node, pod, _ in self._rows()}
+
+    def staying(self) -> frozenset[str]:
+        """Return the nodes whose helper is there to stay: one that is ending takes its timers with it."""
+        return frozenset(node for node, _, stays in self._rows() if stays)
+
+    def _rows(self) -> list[tuple[str, str, bool]]:
         label = f"{ROLE}={HELPER},{RUN}={self.run}"
         rows, _ = self.api.list_all(
             PODS,
             self.namespace,
             labels=label,
-            keep=lambda pod: (pod["spec"].get("nodeName", ""), pod["metadata"]["name"]),
+            keep=lambda pod: (pod["spec"].get("nodeName", ""), pod["metadata"]["name"], _stays(pod)),
         )
-        return dict(rows)
+        return rows
 
     def end(self) -> None:
         """Delete all helpers of this run and wait until they are gone. Raises Refused when one stays."""
@@ -149,15 +161,25 @@ class Helpers:
                 ) from None
             raise
 
+    def _until_settled(self, name: str) -> Json:
+        """Return the pod as it is once it is not ending any more, nothing when there is none. Raises Refused."""
+        deadline = self.clock.mono() + GONE_TIMEOUT_S
+        while (pod := self.api.find(PODS, self.namespace, name)) is not None and not _stays(pod):
+            if self.clock.mono() > deadline:
+                raise Refused(f"helper pod {name} does not end: kubectl -n {self.namespace} delete pod {name}")
+            self._delete(name)  # one that has ended by itself stays until somebody takes it away
+            self.clock.sleep(POLL_S)
+        return pod or {}
+
     def _until_ready(self, name: str, node: str) -> None:
         deadline = self.clock.mono() + READY_TIMEOUT_S
         why = "was not seen"
         while self.clock.mono() < deadline:
             pod = self.api.find(PODS, self.namespace, name) or {}
-            ready, why = _progress(pod)
+            ready, why = progress(pod)
             if ready:
                 return
-            if why in IN_VAIN or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
+            if why in IN_VAIN or (pod.get("status") or {}).get("phase") in ENDED:
                 break
             self.clock.sleep(POLL_S)
         with_what = f"; the image is {self.helper.image}" if "Image" in why else ""
@@ -174,13 +196,25 @@ class Helpers:
 
     def _host(self, pod: str, node: str) -> RemoteHost:
         def carry(argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
-            return kubeexec.run(self.api, self.namespace, pod, CONTAINER, argv, timeout_s=timeout_s, stdin=stdin)
+            try:
+                return kubeexec.run(self.api, self.namespace, pod, CONTAINER, argv, timeout_s=timeout_s, stdin=stdin)
+            except ClusterError as error:
+                if isinstance(error, Unreachable) or error.status == 403:
+                    raise
+                self._hosts.pop(node, None)  # somebody ended it; whoever asks again is given another one
+                raise Unreachable(f"node {node}: the helper pod {pod} is gone: {error}") from None
 
         return RemoteHost(node, carry)
 
 
-def _progress(pod: Json) -> tuple[bool, str]:
-    """Return whether the helper runs, and the cluster's word for what it waits for."""
+def _stays(pod: Json) -> bool:
+    """Whether that pod is there, and neither ending nor ended."""
+    ended = (pod.get("status") or {}).get("phase") in ENDED
+    return bool(pod) and not ended and not pod["metadata"].get("deletionTimestamp")
+
+
+def progress(pod: Json) -> tuple[bool, str]:
+    """Return whether a pod of one container runs, and the cluster's word for what it waits for."""
     status = pod.get("status") or {}
     [mine] = status.get("containerStatuses") or [{}]
     state = mine.get("state") or {}

@@ -60,4 +60,4 @@ def test_a_pull_secret_is_named_only_where_there_is_one() -> None:
     ],
 )
 def test_why_it_does_not_run_is_in_the_clusters_words(status: dict[str, object], seen: tuple[bool, str]) -> None:
-    assert helpers._progress({"status": status}) == seen
+    assert helpers.progress({"status": status}) == seen

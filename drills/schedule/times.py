@@ -1,0 +1,51 @@
+"""How long the drills of a schedule may take, from their plans and the deadlines of what surrounds them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from drills import active, gate, run
+from drills.access import filecustody
+from drills.cluster import helpers
+from drills.model import Fault
+from drills.plan import Plan, total_s
+
+#: Looking at the target, helpers on its nodes, and the gate.
+BEFORE_S: Final = helpers.READY_TIMEOUT_S + gate.STEADY_TIMEOUT_S + 60.0
+#: The end of helpers, the load's last answers, verdict and postmortem.
+AFTER_S: Final = helpers.GONE_TIMEOUT_S + run.DRAIN_S + 60.0
+#: The way back of a fault: a target that cannot be asked for a while, and the undo steps, tried again.
+UNDO_S: Final = active.REACH_TIMEOUT_S + active.REVERT_ATTEMPTS * filecustody.UNDO_TIMEOUT_S
+ROUND_S: Final = 60
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds: from SIGTERM until everything is put back, and for all drills one after the other."""
+
+    undo_s: int
+    whole_s: int
+
+
+def times(plans: Iterable[Plan], publish_s: float = 0.0) -> Times:
+    """Return the deadlines for these drills in a row; `publish_s` is how long it may take to publish one of them."""
+    plans = list(plans)
+    undo = [sum(undo_s(planned.fault) for planned in plan.faults) + AFTER_S for plan in plans]
+    settle_s = gate.SETTLE_TIMEOUT_S  # after leftovers, and between two drills
+    whole_s = UNDO_S + sum(
+        settle_s + BEFORE_S + total_s(plan) + back_s + publish_s for plan, back_s in zip(plans, undo, strict=True)
+    )
+    return Times(_rounded(max(undo)), _rounded(whole_s + publish_s))
+
+
+def undo_s(fault: Fault) -> float:
+    """Return how long the way back of a fault may take; those that wait for a device say it themselves."""
+    return UNDO_S + float(getattr(fault, "undo_s", 0.0))
+
+
+def _rounded(seconds: float) -> int:
+    """Return the next whole minute, in seconds."""
+    return math.ceil(seconds / ROUND_S) * ROUND_S
