@@ -20,6 +20,9 @@ from drills.errors import UsageError
 from drills.model import Json
 from drills.wire import Head
 
+#: What a drill's own probes say of themselves: they ask the replica and not the route, so they are in no ledger.
+PROBE = "x-drill-probe"
+
 
 @dataclass(slots=True, eq=False)
 class Attempt:
@@ -36,11 +39,12 @@ class Attempt:
     status: int | None = None
     bytes: int = 0
     close: str = "open"
+    probe: bool = False
 
     @property
     def logged(self) -> bool:
-        """Only inference is logged: no health checks, no scrapes."""
-        return self.method == "POST" and self.path.startswith("/v1/")
+        """Only inference is logged: no health checks, no scrapes, no probes of drills."""
+        return self.method == "POST" and self.path.startswith("/v1/") and not self.probe
 
 
 class Ledger:
@@ -60,6 +64,7 @@ class Ledger:
     def begin(self, head: Head, *, start: float, connected: float | None) -> Attempt:
         """Open an attempt for a request."""
         attempt = Attempt(head.fields.get("x-request-id"), head.method, head.path, start, connected)
+        attempt.probe = PROBE in head.fields
         if attempt.logged:
             self._open.add(attempt)
         return attempt

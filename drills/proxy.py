@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +25,16 @@ from time import monotonic
 from drills.errors import DrillError, Refused
 from drills.ledger import Ledger
 from drills.model import Json
+from drills.proxy_beat import beating
 from drills.proxy_control import Control, HonestHealth
 from drills.proxy_faults import Faults
 from drills.proxy_files import FaultFiles
 from drills.proxy_link import Link
 
 Address = tuple[str, int]
+#: How often `--while` is looked for, and how long requests that are open may go on once it is gone (seconds).
+WHILE_POLL_S, DRAIN_S = 0.1, 20.0
+PROOFS_KEPT = 32
 
 
 @dataclass(frozen=True)
@@ -38,13 +43,16 @@ class Options:
 
     listen: Address
     upstream: Address
-    control: Address
+    control: Address | Path  # a path is a Unix socket
     ledger: Path
     name: str
     role: str
     model: str
     health: str
     faults_dir: Path | None
+    only: str = ""  # faults touch requests of paths that begin so, and no other
+    lives: Path | None = None  # it drains and ends once this file is gone
+    seen: tuple[Path, str] | None = None  # a list of recent addresses, and the one to keep in it
 
 
 class Proxy:
@@ -56,6 +64,7 @@ class Proxy:
         self.faults = Faults()
         self.files = FaultFiles(options.faults_dir, self.faults, self.changed) if options.faults_dir else None
         self.links: set[Link] = set()
+        self.proofs: deque[str] = deque(maxlen=PROOFS_KEPT)  # the last that came in a header X-Drill-Proof
         self.ledger = Ledger(options.ledger, options.name, options.role)
         self.health = HonestHealth(options.upstream, options.model) if options.health == "honest" else None
         self.tasks: set[asyncio.Task[None]] = set()
@@ -71,10 +80,17 @@ class Proxy:
             f"--listen {_address(self.options.listen)}",
             self.loop.create_server(lambda: Link(self), *self.options.listen, backlog=1024),
         )
+        where = self.options.control
         control = await _listen(
-            f"--control {_address(self.options.control)}",
-            asyncio.start_server(Control(self).serve, *self.options.control),
+            f"--control {_address(where)}",
+            asyncio.start_unix_server(Control(self).serve, where)
+            if isinstance(where, Path)
+            else asyncio.start_server(Control(self).serve, *where),
         )
+        if self.options.seen is not None:
+            self.spawn(beating(*self.options.seen))
+        if self.options.lives is not None:
+            self.spawn(self._end_with(self.options.lives, stop))
         ready = {"ready": True, "listen": _bound(data), "control": _bound(control)}
         print(json.dumps(ready), flush=True)
         await stop.wait()
@@ -83,6 +99,17 @@ class Proxy:
         for link in list(self.links):
             link.reset("cut")
         self.ledger.close()
+
+    async def _end_with(self, file: Path, stop: asyncio.Event) -> None:
+        """Once the file is gone let go of idle connections, of the others when they are answered, then end."""
+        while os.path.exists(file):  # noqa: ASYNC110, ASYNC240, PTH110 - nothing tells of a file's end, and a look is short
+            await asyncio.sleep(WHILE_POLL_S)
+        deadline = monotonic() + DRAIN_S
+        while self.links and monotonic() < deadline:
+            for link in list(self.links):
+                link.retire()
+            await asyncio.sleep(WHILE_POLL_S)
+        stop.set()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run something beside the data path."""
@@ -112,6 +139,7 @@ class Proxy:
             "closes": dict(sorted(self.ledger.closes.items())),
             "ledger": str(self.options.ledger),
             "ledger_lost": self.ledger.lost,
+            "proofs": list(self.proofs),
         }
 
 
@@ -124,12 +152,12 @@ async def _listen(what: str, server: Awaitable[asyncio.Server]) -> asyncio.Serve
 
 
 def _bound(server: asyncio.Server) -> str:
-    host, port = server.sockets[0].getsockname()[:2]
-    return f"{host}:{port}"
+    name = server.sockets[0].getsockname()
+    return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
 
 
-def _address(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"
+def _address(address: Address | Path) -> str:
+    return str(address) if isinstance(address, Path) else f"{address[0]}:{address[1]}"
 
 
 def _parse_address(text: str) -> Address:
@@ -139,18 +167,34 @@ def _parse_address(text: str) -> Address:
     return host.strip("[]"), int(port)
 
 
+def _parse_control(text: str) -> Address | Path:
+    return Path(text.removeprefix("unix:")) if text.startswith("unix:") else _parse_address(text)
+
+
+def _parse_seen(text: str) -> tuple[Path, str]:
+    file, at, address = text.rpartition("@")
+    if not at or not file:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FILE@ADDRESS")
+    return Path(file), address
+
+
 def parse_options(argv: list[str] | None = None) -> Options:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m drills.proxy", description=__doc__.partition("\n")[0])
     parser.add_argument("--listen", type=_parse_address, required=True, metavar="HOST:PORT")
     parser.add_argument("--upstream", type=_parse_address, required=True, metavar="HOST:PORT", help="the replica")
-    parser.add_argument("--control", type=_parse_address, required=True, metavar="HOST:PORT", help="loopback only")
+    parser.add_argument(
+        "--control", type=_parse_control, required=True, metavar="HOST:PORT|unix:PATH", help="loopback only"
+    )
     parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="appended, one line an attempt")
     parser.add_argument("--name", required=True, help="the replica's name in the ledger")
     parser.add_argument("--role", choices=("primary", "fallback"), default="primary")
     parser.add_argument("--model", default="", help="the model that the honest health probe asks for")
     parser.add_argument("--health", choices=("honest", "passthrough"), default="passthrough")
     parser.add_argument("--faults-dir", type=Path, metavar="DIR", help="a fault is on while its file is in there")
+    parser.add_argument("--only", default="", metavar="PATH", help="faults touch requests of paths that begin so")
+    parser.add_argument("--while", dest="lives", type=Path, metavar="FILE", help="drain and end once it is gone")
+    parser.add_argument("--seen", type=_parse_seen, metavar="FILE@ADDRESS", help="of xt_recent: say that we are alive")
     options = Options(**vars(parser.parse_args(argv)))
     if options.health == "honest" and not options.model:
         parser.error("--health honest needs --model")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Bytes held per direction of a connection before the sender is paused.
 HIGH_WATER = 1 << 20
+#: Whoever has to show that a way leads through the proxy sends a word in it, and finds it among the proxy's `proofs`.
+PROOF = "x-drill-proof"
 #: How long a client that was let in before the replica refused may take to say which request it was (seconds).
 REFUSED_GRACE_S = 0.05
 
@@ -80,6 +82,7 @@ class Link(asyncio.Protocol):
         self.connected: float | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.refused = self.closed = self.opaque = self.answering = False
+        self.spared = False  # no fault touches the present request
         self.inbox = bytearray()  # from the client, not passed on yet
         self.inbox_at = 0.0  # when its first byte came
         self.request: Framer | None = None  # the request that is being passed on
@@ -175,10 +178,13 @@ class Link(asyncio.Protocol):
         if end < 0:
             return False
         head = parse_head(bytes(self.inbox[:end]))
+        if PROOF in head.fields:
+            self.proxy.proofs.append(head.fields[PROOF])
         asks_health = self.proxy.health is not None and head.method == "GET" and head.path == "/health"
         if asks_health and self.upstream is None and not self.refused:
             return False  # refused is an answer too, and no status
         self.attempt = self.proxy.ledger.begin(head, start=self.inbox_at, connected=self.connected)
+        self.spared = self.attempt.probe or not head.path.startswith(self.proxy.options.only)
         if self.refused or self.faults.refuse:
             self.reset("refused")
             return False
@@ -195,7 +201,7 @@ class Link(asyncio.Protocol):
         """Pass on what has come of the current request; False when nothing can move now."""
         if self.request is None or self.upstream is None:
             return False
-        if self.request.head is None and self.attempt is not None:
+        if self.request.head is None and self.attempt is not None and not self.spared:
             due = self.attempt.start + self.faults.per_request_s
             if due > monotonic():
                 self._at("request", due, self.step)
@@ -268,7 +274,8 @@ class Link(asyncio.Protocol):
             return
         while self.held and not self.closed:
             first = self.attempt is not None and self.attempt.first_byte is None
-            due = self.faults.response_due(self.held[0].at, self.passed, first=first)
+            came = self.held[0].at
+            due = came if self.spared else self.faults.response_due(came, self.passed, first=first)
             if due > monotonic():
                 self._at("response", due, self.pump)
                 return
@@ -282,7 +289,7 @@ class Link(asyncio.Protocol):
     def _pass(self, piece: Piece) -> None:
         """Write a piece to the client; the ledger's line comes before the last byte."""
         self.passed = monotonic()
-        cut = self.faults.cut and piece.body
+        cut = self.faults.cut and piece.body and not self.spared
         data = piece.data[:-1] if cut and piece.done else piece.data
         attempt = self.attempt
         if attempt is not None:
@@ -321,6 +328,12 @@ class Link(asyncio.Protocol):
         if not self.closed:
             self._finish("client_gone", reset=reset)
 
+    def retire(self) -> None:
+        """End a connection that carries no request at this moment."""
+        idle = self.attempt is None and not (self.inbox or self.held or self.opaque)
+        if idle and not self.closed:
+            self._finish("complete", reset=False)
+
     def reset(self, close: str) -> None:
         """End both sides now, the client with RST."""
         if not self.closed:
@@ -352,7 +365,7 @@ class Link(asyncio.Protocol):
 
     def faults_changed(self) -> None:
         """Apply the faults as they are now to this connection."""
-        if self.faults.cut and self.attempt is not None and not self.answering:
+        if self.faults.cut and self.attempt is not None and not (self.answering or self.spared):
             self.reset("cut")
             return
         self.pump()

@@ -101,7 +101,7 @@ class NodeWork:
         """End the timers; a node whose helper is gone has none."""
         ok = True
         for node, part in parts(receipt).items():
-            if node in self.helpers(receipt.run).found():
+            if node in self.helpers(receipt.run).staying():
                 ok = self._custody(receipt.run, node).disarm(part) and ok
         return ok
 
@@ -110,7 +110,7 @@ class NodeWork:
         looked, known = self._timers.get(receipt.id, (float("-inf"), {}))
         if time.monotonic() - looked < LOOK_AGAIN_S:
             return known
-        there = self.helpers(receipt.run).found()
+        there = self.helpers(receipt.run).staying()
         said = [self._said(receipt, node) if node in there else {"state": "dead"} for node in parts(receipt)]
         worst = min(said, key=lambda one: ORDER.index(one.get("state", "none")), default={})
         self._timers[receipt.id] = (time.monotonic(), worst)

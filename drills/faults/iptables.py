@@ -78,13 +78,13 @@ def call(host: Host, prefix: Sequence[str], program: str, *words: str) -> str:
     return done.out
 
 
-def restore(host: Host, prefix: Sequence[str], program: str, rules: Sequence[Rule]) -> None:
+def restore(host: Host, prefix: Sequence[str], program: str, rules: Sequence[Rule], *, table: str = TABLE) -> None:
     """Put rules in place, all in one step or none: ours into new chains, what leads there before all others.
 
     Raises DrillError.
     """
     ours = sorted({rule.chain for rule in rules if rule.what != "jump"})
-    lines = [f"*{TABLE}", *(f":{chain} - [0:0]" for chain in ours)]
+    lines = [f"*{table}", *(f":{chain} - [0:0]" for chain in ours)]
     for rule in rules:
         where = f"-I {rule.chain} 1" if rule.what == "jump" else f"-A {rule.chain}"
         lines.append(f"{where} {' '.join(rule.words)}")  # no word of ours needs quotes; a shell's would not do here

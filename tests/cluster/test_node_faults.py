@@ -147,7 +147,8 @@ def test_without_its_driver_the_fault_ends_by_the_timer_in_the_helper(drill: Dri
         process.kill()
 
     def status() -> str:
-        return drill("status", *place(drill)[:4]).out
+        ran = drill("status", *place(drill)[:4])
+        return ran.out + ran.err
 
     assert "packet-loss on vllm-" in status()
     routed.namespace.wait("the timer", lambda: "undone by its timer" in status(), timeout_s=90.0)
