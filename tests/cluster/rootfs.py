@@ -23,6 +23,7 @@ PYTHON = (3, 11)
 #: Where Debian's Python looks for packages that did not come from Debian.
 SITE = Path("usr/local/lib/python3.11/dist-packages")
 MONITORING = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
+TEMPLATES = Path("/usr/share/prometheus/alertmanager")  # compiled into Debian's Alertmanager
 TOOLS = TREE / ".cache" / "tools" / "usr" / "bin"
 ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -123,6 +124,11 @@ def make_monitoring(root: Path) -> None:
         if not found.exists():
             raise ClusterError(f"test cluster: no {name}: run tools/fetch-monitoring.sh")
         shutil.copy2(found, programs / name)
+    (programs / "alertmanager").symlink_to("prometheus-alertmanager")  # what everybody but Debian calls it
+    shared = TEMPLATES if TEMPLATES.is_dir() else TOOLS.parent / TEMPLATES.relative_to("/usr")
+    if not (shared / "default.tmpl").exists():
+        raise ClusterError("test cluster: no templates of Alertmanager: run tools/fetch-monitoring.sh")
+    shutil.copytree(shared, root / TEMPLATES.relative_to("/"))
 
 
 def make_pause(root: Path) -> None:

@@ -1,0 +1,95 @@
+"""The service of examples/kubernetes in a namespace of its own: the very files, with the tests' images laid over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kubernetes import utils
+from ruamel.yaml import YAML
+
+from drills.model import Json
+from tests.cluster.cache import TREE
+from tests.cluster.emulator import Emulator
+from tests.cluster.images import DRILLS, MONITORING
+from tests.cluster.kube import Namespace
+
+EXAMPLES = TREE / "examples" / "kubernetes"
+SERVICE = ("engines-emulated.yaml", "service.yaml", "router.yaml")
+MONITORED = ("alerts-emulated.yaml", "prometheus.yaml", "alertmanager.yaml")
+#: What the files name, and what the tests' own node has instead. It pulls nothing.
+IMAGES = {"drills": DRILLS, "prom/prometheus": MONITORING, "prom/alertmanager": MONITORING}
+PARTS = ("router", "prometheus", "alertmanager")
+MONITORING_TIMEOUT_S = 240.0
+
+Change = Callable[[Json], None]
+
+
+def documents(file: str) -> Iterator[Json]:
+    """Yield the objects of an example, with the tests' images."""
+    for document in YAML(typ="safe").load_all((EXAMPLES / file).read_text()):
+        for container in containers(document):
+            container["image"] = IMAGES[container["image"].partition(":")[0]]
+            container["imagePullPolicy"] = "Never"
+        yield document
+
+
+def containers(document: Json) -> list[Json]:
+    """Return the containers of a Deployment, none of another object."""
+    if document["kind"] != "Deployment":
+        return []
+    found: list[Json] = document["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+class Example(Emulator):
+    """The example's service: engines, router, Prometheus, Alertmanager. `change` is laid over its objects."""
+
+    def __init__(self, namespace: Namespace, change: Change | None = None) -> None:
+        super().__init__(namespace)
+        self._change = change
+
+    def create(self) -> None:
+        """Apply the files, and wait until everything is Ready and Prometheus has seen all engines."""
+        for file in (*MONITORED, *SERVICE):
+            self.apply(file)
+        self.until_ready()
+        for part in PARTS:
+            self.namespace.wait(
+                f"a Ready {part}", lambda part=part: self.namespace.ready_pods(f"app={part}"), MONITORING_TIMEOUT_S
+            )
+
+    def apply(self, file: str) -> None:
+        """Create the objects of one file."""
+        for document in documents(file):
+            if self._change is not None:
+                self._change(document)
+            utils.create_from_dict(self.namespace.api, document, namespace=self.namespace.name)
+
+    def address(self, service: str) -> str:
+        """Return the address of a Service; there is no DNS on the tests' node."""
+        found = self.namespace.core.read_namespaced_service(service, self.namespace.name)
+        return str(found.spec.cluster_ip)
+
+    def targets(self, folder: Path, change: Change | None = None) -> Path:
+        """Write the example's drill.yaml with what is this cluster's: addresses, namespace, image."""
+        text = (EXAMPLES / "drill.yaml").read_text().replace("drills:0.1.0", DRILLS)
+        for service in PARTS:
+            text = text.replace(f"{service}.llm.svc", self.address(service))
+        yaml = YAML(typ="safe")
+        content: Json = yaml.load(text)
+        chat = content["targets"]["chat"]
+        chat["kubernetes"]["namespace"] = self.namespace.name
+        if change is not None:
+            change(chat)
+        path = folder / "drill.yaml"
+        with path.open("w") as out:
+            yaml.dump(content, out)
+        return path
+
+    def paged(self) -> str:
+        """Return what the stand-in for a pager was told."""
+        [pod] = self.namespace.ready_pods("app=alertmanager")
+        return str(
+            self.namespace.core.read_namespaced_pod_log(pod.metadata.name, self.namespace.name, container="pager")
+        )
