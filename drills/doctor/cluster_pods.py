@@ -153,7 +153,7 @@ def _router(api: Api, namespace: str, selector: str) -> Iterator[Finding]:
         yield missing(PROBES, "router", what, "in the router's template:",
                       "  readinessProbe: {httpGet: {path: /readiness, port: 8090}}")  # fmt: skip
     else:
-        yield ok(PROBES, "router", f"{len(found)} pods match {selector}")
+        yield ok(PROBES, "router", f"{selector} matches {len(found)}, ready by {', '.join(sorted(map(str, asked)))}")
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------

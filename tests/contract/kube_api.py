@@ -33,6 +33,8 @@ class Store:
         self.answer: Callable[[str], tuple[int, Json]] = lambda _: (200, {})  # of a pod behind the proxy
         self.forbidden: set[tuple[str, str]] = set()  # (method, plural)
         self.denied: set[tuple[str, str]] = set()  # (verb, resource), in a review of access
+        self.user, self.expired = "drill", False  # of the credentials
+        self.labels: Json = {}  # of the namespace
         self.ended = False
 
     def put(self, plural: str, item: Json, *, change: str = "ADDED") -> Json:
@@ -97,6 +99,10 @@ class _Handler(BaseHTTPRequestHandler):
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         store.asked.append((self.command, self.path))
         try:
+            if store.expired:
+                raise _No(401, "Unauthorized")
+            if url.path.startswith("/api/v1/namespaces/") and url.path.count("/") == 4:
+                return self._send(200, {"metadata": {"name": url.path.rpartition("/")[2], "labels": store.labels}})
             if url.path == "/version":
                 return self._send(200, {"gitVersion": "v1.36.2"})
             if "/proxy" in url.path:
@@ -106,6 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
                 asked = body["spec"]["resourceAttributes"]
                 sort = asked["resource"] + (f"/{asked['subresource']}" if asked["subresource"] else "")
                 return self._send(201, {"status": {"allowed": (asked["verb"], sort) not in store.denied}})
+            if plural == "selfsubjectreviews":
+                return self._send(201, {"status": {"userInfo": {"username": store.user}}})
             if (self.command, plural) in store.forbidden:
                 raise _No(403, "Forbidden", f'{plural} is forbidden: User "drill" cannot {self.command.lower()} them')
             if query.get("watch"):
