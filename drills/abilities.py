@@ -15,6 +15,10 @@ class Ability:
 
 
 _HELPER = "name an image in kubernetes.helper"
+_ACCOUNT = (
+    "name an image and a service account that may get and patch nodes in kubernetes.helper: "
+    "at the deadline somebody there must be able to uncordon the node"
+)
 _LAB_ONLY = "only the lab has them in this version: --target lab"
 
 ABILITIES: dict[str, Ability] = {
@@ -22,7 +26,8 @@ ABILITIES: dict[str, Ability] = {
     "CanEvict": Ability("disruption budgets that an eviction obeys", "use `how: delete`"),
     "NodeAccess": Ability("access to the processes of the replicas", by_kind={"kubernetes": _HELPER}),
     "HasGpus": Ability("GPUs that nvidia-smi can reset", _LAB_ONLY),
-    "HasProxies": Ability("ledger proxies in front of the replicas", _LAB_ONLY),
+    "HasGpuNodes": Ability("nodes whose GPUs a job can reset", "use `how: crash`", {"kubernetes": _ACCOUNT}),
+    "HasProxies": Ability("ledger proxies in front of the replicas", _LAB_ONLY, {"kubernetes": _HELPER}),
     "HasNetwork": Ability("a network of the replicas that can be shaped", "use --target lab", {"kubernetes": _HELPER}),
 }
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import urllib3
 
     from drills.custody import Custody
+    from drills.nodes import GpuNode
 
 Json = dict[str, Any]
 
@@ -229,6 +230,27 @@ class HasRights(Protocol):
 
 
 @runtime_checkable
+class Shared(Protocol):
+    """Others may change it meanwhile: people, rollouts, autoscalers, drains."""
+
+    def others_at_work(self) -> list[str]:
+        """Return what others are doing to it now, a sentence each. Changes count from what is seen here. Reads only."""
+
+    def changes_by_others(self, ours: Sequence[Receipt]) -> list[Json]:
+        """Return what is not as it was: {what, subject, was, now, by: others | autoscaler}, none for what `ours` did.
+
+        Raises DrillError.
+        """
+
+
+@runtime_checkable
+class SharesMonitoring(Protocol):
+    """Its Prometheus watches other services too."""
+
+    alert_labels: Mapping[str, str]  # an alert with another value of one of these is of another service
+
+
+@runtime_checkable
 class HasHttp(Protocol):
     """Its replicas are reached in a way of its own, not by a plain connection."""
 
@@ -240,8 +262,13 @@ class HasHttp(Protocol):
 class HasLedger(Protocol):
     """Ledger proxies stand in front of the engines and log every attempt."""
 
-    def collect_ledger(self, since_mono: float) -> list[Json]:
-        """Return the attempts that began since then, on the driver's clock, those still open included."""
+    clock_error_s: float  # by how much the times of the attempts may be wrong, either way
+
+    def collect_ledger(self, since_mono: float) -> list[Json] | None:
+        """Return the attempts that began since then, on the driver's clock, those still open included.
+
+        None when there are no proxies in this run.
+        """
 
 
 @runtime_checkable
@@ -279,11 +306,46 @@ class HasGpus(Protocol):
 
 
 @runtime_checkable
+class HasGpuNodes(Protocol):
+    """Replicas hold GPUs of nodes that can be cordoned, and a job there can reset them."""
+
+    def gpu_node(self, name: str, run: str | None = None) -> GpuNode:
+        """Return the node of that name, through the helper of that run (None: the present one). Raises Refused."""
+
+
+@runtime_checkable
 class HasProxies(Protocol):
     """A ledger proxy stands in front of each engine and takes faults as files."""
 
-    def proxy(self, replica: Replica) -> Json:
-        """Return {listen, control, faults_dir} of the replica's proxy: two URLs and a folder on its host."""
+    def proxy(self, replica: Replica) -> Json | None:
+        """Return {listen, control, faults_dir} of the replica's proxy: two URLs and a folder on its host.
+
+        With `host` where that is not the driver's machine: there the folder is, and from there it is reached. None
+        while there is none: a run puts it up before its load (`BringsProxies`).
+        """
+
+
+@runtime_checkable
+class BringsProxies(Protocol):
+    """Ledger proxies are put in front of its engines for the time of a run. A spot says where one stands."""
+
+    def wants_proxies(self, faults: Sequence[Fault]) -> bool:
+        """Whether a run with these faults needs them, or the target's file asks for them."""
+
+    def aim_proxies(self, replicas: Sequence[Replica], tag: str) -> list[Json]:
+        """Return the spots for these replicas. Changes nothing; Refused when one cannot have a proxy."""
+
+    def put_up_proxies(self, spots: Sequence[Json]) -> list[Json]:
+        """Put them up; returns for each what was done, or {"error"}."""
+
+    def look_at_proxies(self, spots: Sequence[Json]) -> list[Json]:
+        """Return for each {lives, rules, through, beside, changed}, or {"error"}."""
+
+    def undo_of_proxy(self, spot: Json) -> Sequence[Json]:
+        """Return the undo steps."""
+
+    def without_proxy(self, now: Sequence[Replica]) -> list[Replica]:
+        """Return those of the replicas that could have one and have none yet."""
 
 
 @runtime_checkable
@@ -295,7 +357,8 @@ class HasNetwork(Protocol):
 
         {"netns": {pid, start, inode}, or None for the host's own; "port": on which the router reaches it;
         "peers": {name: [IPv4 addresses]}, the router among them; "management": [addresses that no rule may hit];
-        "bystanders": {name: netns} of everybody near}.
+        "bystanders": {name: netns} of everybody near; "redirected": {port: port}, optional, where packets to a port
+        arrive at another one}.
         """
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from drills import strictjson
 from drills.custody import Unreadable, is_pid, is_start, is_word
 from drills.model import Context, Json, Receipt, Restored, Target
-from drills.strictjson import Shape, is_count, is_number, is_object, is_text
+from drills.strictjson import Shape, is_bool, is_count, is_number, is_object, is_text
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 
@@ -84,6 +84,8 @@ STEPS: Final[dict[str, dict[str, Any]]] = {
     "write": {"path": is_word, "text": is_text, "ours": is_text},
     "unrule": {**_TABLE, "rule": [is_text]},
     "unchain": _TABLE,
+    "node": {"node": is_word, "run": is_word, "cordon": is_bool, "labels": is_object},
+    "job": {"name": is_word, "namespace": is_word},
 }
 _SHAPE: Final[dict[str, Any]] = {
     "id": _id, "run": _id, "fault": is_word, "target": is_word, "host": is_text,
@@ -132,6 +134,10 @@ def manual(step: Json) -> str:
         case "unchain":
             tables = shlex.join(_tables(step))
             return f"{tables} -F {step['chain']}; {tables} -X {step['chain']}"
+        case "node":
+            return _node(step)
+        case "job":
+            return shlex.join(["kubectl", "--namespace", step["namespace"], "delete", "job", step["name"]])
     return f"# {step.get('do')}: {step.get('error', 'see the journal')}"
 
 
@@ -139,3 +145,12 @@ def _tables(step: Json) -> list[str]:
     """Return the words that begin a command of iptables in the step's namespace."""
     enter = [] if step["netns"] is None else ["nsenter", f"--net=/proc/{step['netns']['pid']}/ns/net"]
     return [*enter, step["iptables"], "-w", "5", "-t", step["table"]]
+
+
+def _node(step: Json) -> str:
+    """Return the commands that put a node back."""
+    node = shlex.quote(step["node"])
+    back = [f"{key}-" if value is None else f"{key}={value}" for key, value in step["labels"].items()]
+    labels = [f"kubectl label --overwrite node {node} {shlex.join(back)}"] if back else []
+    marks = [f"kubectl annotate node {node} drills/gpu-reset- drills/gpu-reset-ended-"]
+    return "; ".join([*labels, *([f"kubectl uncordon {node}"] if step["cordon"] else []), *marks])

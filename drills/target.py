@@ -67,6 +67,8 @@ class TargetSpec:
     degradation: Degradation
     api_key: Secret | None = None
     alerts_mode: str = "page"
+    alerts_labels: Mapping[str, str] = field(default_factory=dict)
+    live_load: str | None = None  # PromQL: what users send now, per second; None: by the engines' own counters
     expected_replicas: int | None = None
     capacity_per_replica: float | None = None  # requests per second; the lab measures its own
     alert_times: AlertTimes | None = None  # None: no Prometheus
@@ -94,7 +96,9 @@ class TargetSpec:
         if self.kind != "kubernetes":
             found.add("NodeAccess")
         if self.kubernetes and self.kubernetes.helper:
-            found |= {"NodeAccess", "HasNetwork"}
+            found |= {"NodeAccess", "HasNetwork", "HasProxies"}
+        if self.kubernetes and self.kubernetes.helper and self.kubernetes.helper.service_account:
+            found.add("HasGpuNodes")
         if self.kind == LAB:
             found.add("HasProxies")
         if self.kind == LAB or any(host.gpus for host in self.hosts):
@@ -111,9 +115,6 @@ class TargetSpec:
             "endpoint.api_key": self.api_key is not None,
             "prometheus.bearer": bool(self.prometheus and self.prometheus.bearer),
             "alertmanager.bearer": bool(self.alertmanager and self.alertmanager.bearer),
-            "limits.stop_if": bool(self.limits.stop_if),
-            "alerts.mode: observe": self.alerts_mode == "observe",
-            "limits.environment: production": self.limits.environment == "production",
         }
         for name in (name for name, asked in unkept.items() if asked):
             raise UsageError(f"target '{self.name}': {name} is not kept in this version; remove it to drill without")
@@ -130,7 +131,8 @@ class TargetSpec:
             "degradation": self.degradation.model_dump(mode="json"),
             "expected_replicas": self.expected_replicas,
             "capacity_per_replica": self.capacity_per_replica,
-            "alerts": {"mode": self.alerts_mode, "latency_s": self.alert_latency_s}
+            "live_load": self.live_load,
+            "alerts": {"mode": self.alerts_mode, "latency_s": self.alert_latency_s, "labels": dict(self.alerts_labels)}
             | ({"times": asdict(self.alert_times)} if self.alert_times else {}),
             "lab": asdict(self.lab) if self.lab else None,
         }
@@ -213,6 +215,7 @@ def lab_target(file: TargetFile | None = None, name: str = LAB, document: Docume
         limits=limits,
         degradation=Degradation.model_validate(degraded),
         alerts_mode=file.alerts.mode,
+        alerts_labels=file.alerts.labels,
         expected_replicas=_LAB.replicas,
         alert_times=LAB_ALERT_TIMES,
         lab=options,
@@ -236,6 +239,7 @@ def _spec(document: Document, name: str) -> TargetSpec:
         _ordered(document, key, spec.sla)
         return spec
     _refuse(document, file, key, _LAB_ONLY, "is for the lab only; remove it")
+    _can_be_kept(document, file, key)
     return _declared(document, file, key, _kind(document, file, key), name)
 
 
@@ -255,6 +259,16 @@ def _kind(document: Document, file: TargetFile, key: Key) -> str:
     if kind != LAB and not getattr(file, kind):
         raise document.problem((*key, "kind"), f"kind {kind} needs the section '{kind}'")
     return kind
+
+
+def _can_be_kept(document: Document, file: TargetFile, key: Key) -> None:
+    """Refuse what is asked for and nobody could keep: a safety that does nothing is none."""
+    if file.limits and file.limits.stop_if and file.prometheus is None:
+        raise document.problem((*key, "limits", "stop_if"), "needs the section 'prometheus', which is asked each time")
+    if file.capacity and file.capacity.live and file.prometheus is None:
+        raise document.problem((*key, "capacity", "live"), "needs the section 'prometheus', which is asked for it")
+    if file.alerts.mode == "observe" and file.alertmanager is None:
+        raise document.problem((*key, "alerts", "mode"), "observe needs the section 'alertmanager', which silences")
 
 
 def _refuse(document: Document, file: TargetFile, key: Key, names: tuple[str, ...], why: str) -> None:
@@ -282,6 +296,8 @@ def _declared(document: Document, file: TargetFile, key: Key, kind: str, name: s
         degradation=file.degradation or Degradation(),
         api_key=endpoint.api_key,
         alerts_mode=file.alerts.mode,
+        alerts_labels=file.alerts.labels,
+        live_load=file.capacity.live if file.capacity else None,
         expected_replicas=len(file.hosts) if kind == "hosts" else None,
         capacity_per_replica=file.capacity.per_replica if file.capacity else None,
         alert_times=_alert_times(file),

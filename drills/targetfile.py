@@ -128,6 +128,7 @@ class Helper(Params):
 
     image: Line
     pull_secret: Line | None = None
+    service_account: Line | None = None  # for gpu-reset: may get and patch nodes, so that a node can be put back there
 
 
 class Kubernetes(Params):
@@ -142,6 +143,8 @@ class Kubernetes(Params):
     fallback_port: Port | None = None  # None: as `port`
     reach: Literal["auto", "direct", "proxy"] = "auto"
     helper: Helper | None = None
+    ledger: bool = False  # put a ledger proxy in front of each engine for the time of a run
+    nvidia_smi: Line | None = None  # its path on the nodes; None: where drivers, the GPU operator and GKE put it
 
 
 class GpuHost(Params):
@@ -199,9 +202,10 @@ class Alertmanager(Params):
 
 
 class Alerts(Params):
-    """Whether a drill's alerts page people, or are silenced for the victim."""
+    """Whether a drill's alerts page people, or are silenced; `labels` tell this service's alerts from others'."""
 
     mode: Literal["page", "observe"] = "page"
+    labels: dict[Line, Line] = Field(default_factory=dict)
 
 
 def _folder_named(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -228,9 +232,10 @@ class Publish(Params):
 
 
 class Capacity(Params):
-    """What one replica can serve, for the headroom rule."""
+    """What one replica can serve, for the headroom rule; `live` is PromQL for what users send now, per second."""
 
-    per_replica: Rate
+    per_replica: Rate | None = None
+    live: Line | None = None
 
 
 def _window(value: Any) -> Any:
@@ -262,6 +267,7 @@ class Limits(Params):
     freeze: tuple[Annotated[Line, BeforeValidator(_freeze)], ...] = ()
     protect: tuple[Annotated[Line, BeforeValidator(_label)], ...] = ()
     stop_if: tuple[Line, ...] = ()
+    accept_power_cycle: bool = False  # in production, for gpu-reset: a reset may end in one
 
     @model_validator(mode="after")
     def _production_can_stop(self) -> Self:

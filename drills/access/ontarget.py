@@ -16,6 +16,10 @@ library only, so that it can be copied to a host. Steps (the closed set of thing
                                                          delete exactly that rule, as `iptables -S` would show it
     {"do": "unchain", "netns": N, "iptables": PROGRAM, "table": T, "chain": C}
                                                          a chain of ours that nothing leads to any more
+    {"do": "node", "node": NAME, "run": R, ...}          the node object of a cluster, by the pod's own account
+                                                         (`nodemarks`)
+    {"do": "job", "name": NAME, "namespace": NAME}       a job: it ends by its own deadline; its object is for the
+                                                         driver or `drill recover` to take away
 
 N is {"pid", "start", "inode"} of a process in a network namespace and of the namespace, or null for the host's own.
 
@@ -262,6 +266,12 @@ def _unchain(step: Json) -> str | None:
     return None
 
 
+def _node(step: Json) -> str | None:
+    from drills.access import nodemarks  # only in a cluster, where the whole package is
+
+    return nodemarks.undo_here(step)
+
+
 @contextmanager
 def _tables(step: Json) -> Iterator[Callable[..., list[str]] | None]:
     """Yield what runs iptables in the step's namespace; None when the namespace is gone, and its rules with it."""
@@ -314,6 +324,8 @@ STEPS: dict[str, Callable[[Json], str | None]] = {
     "write": _put_back,
     "unrule": _unrule,
     "unchain": _unchain,
+    "node": _node,
+    "job": lambda _: None,
 }
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from drills import lock as locks
 from drills.access.kubernetes import Api
 from drills.access.kubetypes import ClusterError
 from drills.clock import Clock
-from drills.cluster import helpers
+from drills.cluster import cordon, helpers
 from drills.cluster.lease import LeaseLock, name_of
 from drills.cluster.nodework import NodeWork
 from drills.cluster.receipts import LOCK, MANAGED, ReceiptMaps
 from drills.custody import Found, Lock, Outstanding
 from drills.errors import Refused, Unreachable
 from drills.model import Json, Receipt, Restored
+from drills.receipts import manual
 from drills.targetfile import Helper as HelperFile
 
 #: How long helpers live that a recovery has to make.
@@ -32,7 +34,7 @@ class ClusterCustody:
         lease = name_of(selector)
         self.target, self.run = target, ""
         self._api, self._namespace, self._helper = api, namespace, helper
-        self._labels = {LOCK: lease, **MANAGED}
+        self.labels = {LOCK: lease, **MANAGED}
         self._lives_s = RECOVERY_S
         self.nodes = NodeWork(self._helpers_of, target)
         self.lock = LeaseLock(api, namespace, lease, target)
@@ -94,9 +96,15 @@ class ClusterCustody:
             raise
 
     def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
-        """Carry out the undo steps on their nodes."""
+        """Carry out the undo steps: those of the API from here, the others on their nodes."""
         self.run = receipt.run
-        return self.nodes.undo(receipt)
+        failed = []
+        for step in reversed([step for step in receipt.undo if step["do"] in cordon.STEPS]):
+            if why := cordon.carry_out(self._api, step):
+                failed += [f"# {why}", manual(step)]
+        rest = replace(receipt, undo=tuple(step for step in receipt.undo if step["do"] not in cordon.STEPS))
+        restored, by_hand = self.nodes.undo(rest) if rest.undo or rest.holds else (Restored.CLEAN, [])
+        return (Restored.DIRTY if failed else restored), [*failed, *by_hand]
 
     def disarm(self, receipt: Receipt) -> bool:
         """End the timers and take the receipt away."""
@@ -122,7 +130,7 @@ class ClusterCustody:
         if self._helper is None:
             return
         held, left = self.lock.held(), self.receipts.runs()
-        for run in helpers.runs(self._api, self._namespace, self._labels):
+        for run in helpers.runs(self._api, self._namespace, self.labels):
             if run not in left and (held is None or held.run != run):
                 self.nodes.end(run)
 
@@ -131,5 +139,6 @@ class ClusterCustody:
             raise Refused(
                 f"target {self.target}: what works on a node needs a helper: name its image in kubernetes.helper"
             )
-        made = helpers.Helper(self._helper.image, self._helper.pull_secret, self._lives_s)
-        return helpers.Helpers(self._api, self._namespace, made, run=run, labels=self._labels, clock=self._api.clock)
+        file = self._helper
+        made = helpers.Helper(file.image, file.pull_secret, self._lives_s, file.service_account)
+        return helpers.Helpers(self._api, self._namespace, made, run=run, labels=self.labels, clock=self._api.clock)

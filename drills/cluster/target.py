@@ -17,6 +17,8 @@ from drills.access.kubetypes import PODS, REPLICASETS, STATEFULSETS, ClusterErro
 from drills.cluster import pods, rights
 from drills.cluster.changes import Changes
 from drills.cluster.custody import ClusterCustody
+from drills.cluster.fronted import Fronted, placed
+from drills.cluster.gpunode import ClusterGpuNode
 from drills.cluster.helpers import STATE_DIR, name_of
 from drills.cluster.pods import HOST_NETWORK, POD, Owner, Pod, Slots
 from drills.custody import Custody
@@ -31,8 +33,11 @@ NOW_S: Final = 1
 SCALED: Final = {"ReplicaSet": REPLICASETS, "StatefulSet": STATEFULSETS}
 
 
-class KubernetesTarget:
-    """Implements Target, CanDelete, CanEvict, HasEvents and HasHttp, and with helpers NodeAccess and HasNetwork."""
+class KubernetesTarget(Fronted):
+    """Implements Target, CanDelete, CanEvict, HasEvents and HasHttp; by `Fronted` ledger proxies too.
+
+    With helpers NodeAccess and HasNetwork too, and HasGpuNodes when they have an account of their own.
+    """
 
     kind = "kubernetes"
     state_dir = STATE_DIR  # in a helper; nothing of ours lies on the node itself
@@ -53,6 +58,7 @@ class KubernetesTarget:
         if self.where.fallback_selector:
             self._selectors["fallback"] = self.where.fallback_selector
         self._slots = Slots(slots)
+        self._begin_fronts()
         self._reached: set[str] = set()  # nodes with a helper of the present run
         self._changes = Changes(api, self.where.namespace, self._selectors, self._slim, self._slots)
         found = self._pods()
@@ -161,6 +167,11 @@ class KubernetesTarget:
         wanted = {replica.name: replica.uid for replica in replicas}
         return [one for one in self.replicas() if wanted.get(one.name) == one.uid]
 
+    def gpu_node(self, name: str, run: str | None = None) -> ClusterGpuNode:
+        """Return a node with GPUs, through the helper of that run, or of the present one. Raises Refused."""
+        self._keeper.run = run or self._keeper.run
+        return ClusterGpuNode(self.api, self.where, self.host(name), self._keeper.labels)
+
     def network(self, replica: Replica) -> Json | None:
         """Return the pod's network namespace on its node. Refused when it has none of its own, or it is not found."""
         if HOST_NETWORK in replica.labels:
@@ -174,14 +185,26 @@ class KubernetesTarget:
         return {
             "netns": seen["netns"],
             "port": self.where.port,
+            **self._ports(replica, self.where.port),
             "peers": {"router": self._router_addresses()},
             "management": [pod.facts["host_ip"]] if pod.facts["host_ip"] else [],
             "bystanders": {"node": seen["host"], **{slot: netns for slot, netns in others.items() if netns}},
         }
 
+    def place(self, replica: Replica) -> Json:
+        """Return {ip, port, netns} of a replica's pod. Refused when no proxy could stand there."""
+        if HOST_NETWORK in replica.labels:
+            raise Refused(f"{replica.name}: its pod uses the network of its node; a redirect there would hit everybody")
+        pod = next((p for p in self._pods() if p.uid == replica.uid), None)
+        if pod is None:
+            raise Refused(f"{replica.name}: pod {replica.labels[POD]} is gone")
+        port = self._port(pod)
+        tcp = port in pod.facts["tcp_probes"]
+        return placed(replica, ip=pod.ip, port=port, netns=self._processes(pod)["netns"], tcp_probe=tcp)
+
     def rights_refusals(self, faults: Sequence[Fault]) -> list[str]:
         """Return what these faults need and our credentials do not allow."""
-        return rights.refusals(self.api, self.where.namespace, faults, proxy=not self.direct)
+        return rights.refusals(self.api, self.where.namespace, faults, proxy=not self.direct, ledger=self.where.ledger)
 
     def replica_events(self, after: int) -> list[Json]:
         """Return what happened to the pods after event number `after`."""
@@ -250,11 +273,14 @@ class KubernetesTarget:
         )
 
     def _url(self, pod: Pod) -> str:
-        port = self.where.port if pod.role == "primary" else self.where.fallback_port or self.where.port
+        port = self._port(pod)
         if not self.direct:
             return self.api.proxied(self.where.namespace, pod.name, port)
         ip = f"[{quote(pod.ip, safe=':')}]" if ":" in pod.ip else pod.ip
         return f"http://{ip}:{port}" if ip else ""
+
+    def _port(self, pod: Pod) -> int:
+        return self.where.port if pod.role == "primary" else self.where.fallback_port or self.where.port
 
     def _expected(self, found: list[Pod]) -> int:
         """Return how many primaries their controllers should keep; where they do not say, how many there are."""

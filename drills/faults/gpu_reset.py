@@ -5,6 +5,8 @@ the on-target timer holds), the GPU is reset, and revert opens the gate. The ste
 
     gate.held → engine.killed → holders.gone → reset.begin → reset.end → device.verified → settings.restored
 
+`how: planned`, the only way on Kubernetes, is in `drills.faults.gpu_reset_planned`.
+
 The reset runs detached on the host and leaves notes (`drills.faults.gpu_notes`), so a driver that dies neither ends
 nor repeats it. A refused reset changes nothing and is reported as such: the fault is then not proven. An end
 that nobody can explain is never repeated; a person has to look at the GPU.
@@ -19,7 +21,9 @@ from drills import receipts
 from drills.errors import DrillError, NotRestored, Refused, Stopped, UsageError
 from drills.faults import gpu_notes, gpu_preflight, reset_outcome
 from drills.faults.common import FaultParams, bystanders, how_for, pinned, still_the_one, untouched
+from drills.faults.gpu_reset_planned import PlannedReset
 from drills.model import Context, HasGpus, Host, Json, Observation, Receipt, Replica, Restored, Target
+from drills.params import Duration
 from drills.probes import gpu_host
 
 How = Literal["crash", "planned"]
@@ -41,28 +45,38 @@ class GpuReset:
     effect: ClassVar[bool] = True
 
     class Params(FaultParams):
-        """how: crash or planned (required), one value or one per kind of target."""
+        """how: crash or planned (required), one value or one per kind of target; budget_timeout: for an eviction."""
 
         how: How | dict[str, How]
+        budget_timeout: Duration = 30.0
 
     def __init__(self, params: Params, kind: str) -> None:
-        if kind == "kubernetes":  # a pod's restart cannot be held back from outside
-            raise UsageError("gpu-reset: is not in this version for Kubernetes; use --target lab, or drill pod-kill")
         how = how_for(cast("str | dict[str, str]", params.how), kind)
+        other = "planned" if kind == "kubernetes" else "crash"
         if how is None:
-            raise UsageError(f"gpu-reset: how: nothing said for a target of kind '{kind}'; add `{kind}: crash`")
-        if how == "planned":
-            raise UsageError("gpu-reset: how: planned is not in this version; use crash")
+            raise UsageError(f"gpu-reset: how: nothing said for a target of kind '{kind}'; add `{kind}: {other}`")
+        if how != other:  # a pod's restart cannot be held back from outside; a supervisor's can
+            raise UsageError(f"gpu-reset: how: {how} is not for a target of kind '{kind}'; use {other}")
         self.params, self.kind, self.how = params, kind, how
+        self._planned = (
+            PlannedReset(self.name, params.model_dump(), params.budget_timeout) if how == "planned" else None
+        )
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Return the parameters that mean nothing for this way."""
+        return () if self._planned else ("budget_timeout",)
 
     def needs(self) -> frozenset[str]:
-        """Return that the target must have GPUs."""
-        return frozenset({"HasGpus"})
+        """Return that the target must have GPUs, and for the planned way nodes that may be worked on."""
+        return frozenset({"HasGpuNodes", "NodeAccess", "CanEvict"} if self._planned else {"HasGpus"})
 
     # ---- before --------------------------------------------------------------------------------------
 
     def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:
         """Return every reason not to reset these GPUs now."""
+        if self._planned:
+            return self._planned.preflight(target, victims)
         reasons = list(gpu_preflight.of_victims(victims))
         if reasons:
             return reasons
@@ -82,6 +96,8 @@ class GpuReset:
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Note how the GPUs are now, and how their settings are put back."""
+        if self._planned:
+            return self._planned.aim(target, victims, run=run, receipt=receipt, deadline_s=deadline_s)
         host_name = victims[0].host
         now = gpu_host.look(target, host_name)
         uuids = [gpu for v in victims for gpu in v.gpus]
@@ -111,13 +127,18 @@ class GpuReset:
     # ---- the deed ------------------------------------------------------------------------------------
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
-        """Kill the engines, wait until their GPUs are free, reset each one, look at it."""
-        _Deed(target, receipt, ctx).go()
+        """Kill the engines, or have the pods leave; wait until their GPUs are free, reset each one, look at it."""
+        if self._planned:
+            self._planned.inject(target, receipt, ctx)
+        else:
+            _Deed(target, receipt, ctx).go()
 
     # ---- after ---------------------------------------------------------------------------------------
 
-    def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:  # noqa: ARG002
+    def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Prove by its uptime that each GPU was reset; without notes of ours on the host nothing is in place."""
+        if self._planned:
+            return self._planned.observe(target, receipt, ctx)
         host = target.host(receipt.host)
         engines = [_engine_evidence(host, v) for v in receipt.victims]
         others_ok = untouched(receipt.prior["bystanders"], target.replicas())
@@ -131,7 +152,9 @@ class GpuReset:
         return Observation(on, (*proofs, *engines), others_ok)
 
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
-        """Put settings back that still carry our value, and open the gate. Never resets."""
+        """Put settings back that still carry our value, and open the gate or the node. Never resets."""
+        if self._planned:
+            return self._planned.revert(target, receipt, ctx)
         for uuid, base in receipt.prior["bases"].items():
             gpu_notes.conclude(target.host(receipt.host), base, receipt.prior["machine"]["gpus"][uuid]["pci"], ctx)
         return receipts.revert(target, receipt, ctx)

@@ -36,7 +36,12 @@ def holders(target: Target, host_name: str, uuids: Sequence[str]) -> list[Json]:
     devices = [gpus.gpu_device(uuid) for uuid in uuids]
     prefix = gpus.nvidia_smi(host_name)[:-1]
     found: list[Json] = _python(host, prefix, holders_program.__file__, devices, HOLDERS_TIMEOUT_S)
-    return [h for h in found if h["title"].split()[0].rsplit("/", 1)[-1] != PERSISTENCE_DAEMON]
+    return [h for h in found if not is_daemon(h)]
+
+
+def is_daemon(holder: Json) -> bool:
+    """Whether it is the persistence daemon."""
+    return str(holder["title"]).split()[0].rsplit("/", 1)[-1] == PERSISTENCE_DAEMON
 
 
 def describe(holder: Json) -> str:

@@ -1,0 +1,56 @@
+"""A node that carries GPUs, as a fault sees it: what it says of itself, what may be changed on it, and its resets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from drills.model import Host, Json
+
+
+class GpuNode(Protocol):
+    """A node of a cluster. A `step` is the undo step that puts it back (`drills.access.nodemarks`)."""
+
+    name: str
+    namespace: str  # of the jobs
+    host: Host  # the helper there
+    smi: list[str]  # the command that runs the node's own nvidia-smi from there
+
+    def refusals(self) -> list[str]:
+        """Return why nobody may work on the node now, a sentence each. Reads only."""
+
+    def state(self) -> Json:
+        """Return {"unschedulable", "allocatable": GPUs or None, "labels": those of NVIDIA, "marks"} of the node."""
+
+    def pausable(self) -> dict[str, str]:
+        """Return the labels by which what watches the GPUs is paused, with the values they have."""
+
+    def operand(self, title: str) -> str | None:
+        """Return what can be paused and has processes of that title; None for everybody else's."""
+
+    def look(self) -> Json:
+        """Return what the node's GPUs say of themselves (`drills.probes.gpu`)."""
+
+    def survey(self) -> Json:
+        """Return which GPUs there are and who holds them (`drills.access.gpunodes`)."""
+
+    def cordon(self, step: Json) -> None:
+        """Mark the node, and cordon it unless it is cordoned already. Raises Refused for the mark of another run."""
+
+    def pause(self, step: Json) -> None:
+        """Pause what the step's labels name."""
+
+    def unpause(self, step: Json) -> None:
+        """Give the labels their values back."""
+
+    def progress(self, step: Json, reset: str, human: str | None = None) -> None:
+        """Note on the node how far the reset is, and why a person has to look."""
+
+    def put_back(self, step: Json) -> str | None:
+        """Put the node back; returns what keeps it from that."""
+
+    def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> Sequence[str]:
+        """Begin the reset, which nothing repeats; returns its command. Refused when it was begun before."""
+
+    def reset(self, job: str) -> Json | None:
+        """Return {active, rc, text, began_s, ended_s} of a reset; None when it was not begun."""
