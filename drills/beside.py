@@ -12,11 +12,15 @@ from typing import Final
 
 from drills import faults
 from drills.model import Fault, Json, Receipt, Replica, Restored, Target
+from drills.proxies import LedgerProxies
 from drills.silence import Silence
 
 Tell = Callable[[str, Json], object]
 #: By the name in their receipts. `drill recover` finds them here as it finds faults in their table.
-BESIDE: Final[dict[str, type[Silence]]] = {Silence.name: Silence}
+BESIDE: Final[dict[str, type[Silence] | type[LedgerProxies]]] = {
+    Silence.name: Silence,
+    LedgerProxies.name: LedgerProxies,
+}
 #: What `drill recover` must find under its own name.
 KEPT: Final = ("receipt", "revert.begin", "revert.end", "undo.failed")
 PREFIX: Final = "beside."
@@ -42,8 +46,11 @@ def wanted(plan: Json, target: Target, victims: Sequence[Replica]) -> list[Fault
 
 def for_receipt(receipt: Receipt, kind: str) -> Fault:
     """Return what wrote a receipt, be it a fault or beside one, able to revert it from any process."""
-    made = BESIDE.get(receipt.fault)
-    return faults.for_receipt(receipt, kind) if made is None else made(made.Params.model_validate(receipt.params), kind)
+    if receipt.fault == Silence.name:
+        return Silence(Silence.Params.model_validate(receipt.params), kind)
+    if receipt.fault == LedgerProxies.name:
+        return LedgerProxies(LedgerProxies.Params(), kind)
+    return faults.for_receipt(receipt, kind)
 
 
 def worst(*states: Restored) -> Restored:

@@ -1,7 +1,8 @@
 """What a helper pod runs: `python -m drills.access.nodekeeper STATE_DIR` waits, and ends with nothing left on.
 
 The timers of the pod die with it. So when it is told to end, by a deletion, a drain or its own deadline, every
-timer is told first: it undoes its fault at once. Standard library only.
+timer is told first: it undoes its fault at once. Ledger proxies that it carries, which end once nothing leads to them,
+are waited for as well: they answer what is open. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     for pid, start in watching(receipts):
         procs.signal(pid, start, signal.SIGTERM)
     deadline = time.monotonic() + UNDO_TIMEOUT_S
-    while any(watching(receipts)):
+    while any(watching(receipts)) or any(draining(receipts.parent / "proxies")):
         if time.monotonic() > deadline:
             return 1
         time.sleep(0.05)
@@ -47,6 +48,18 @@ def watching(receipts: Path) -> Iterator[tuple[int, int]]:
         except (OSError, ValueError, LookupError, TypeError, OverflowError):
             continue
         if said.get("state") in ("armed", "released") and procs.alive(pid, start):
+            yield pid, start
+
+
+def draining(proxies: Path) -> Iterator[tuple[int, int]]:
+    """Yield pid and start of each ledger proxy that still runs."""
+    for file in proxies.glob("*/proxy.json"):
+        try:
+            said = json.loads(file.read_text())
+            pid, start = int(said["pid"]), int(said["start"])
+        except (OSError, ValueError, LookupError, TypeError, OverflowError):
+            continue
+        if procs.alive(pid, start):
             yield pid, start
 
 

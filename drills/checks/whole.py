@@ -21,6 +21,7 @@ from drills.checks.watching import (
     watches_gpus,
 )
 from drills.evidence import Evidence
+from drills.strictjson import is_number
 
 #: Of these a look that failed is an answer: of the service, not of the probe.
 ANSWERS = frozenset({"completion", "health", "router", "promql", "events"})
@@ -127,13 +128,30 @@ def ledger(ev: Evidence) -> str:
         ev.ledger.filter(pl.col("id").is_not_null()).select("replica", "id", "start").is_duplicated().sum()
     ):
         return _said(count, "are there more than once")
-    early = _attempts(ev).join(ev.ledger, on="id", how="inner").filter(pl.col("start") < pl.col("sent") - _SLACK_S)
+    slack_s = _SLACK_S + _clock_error_s(ev)
+    early = _attempts(ev).join(ev.ledger, on="id", how="inner").filter(pl.col("start") < pl.col("sent") - slack_s)
     if early.height:
         return _said(early.height, "begin before the client sent their request")
     if said := _foreign(ev):
         return said
-    unseen = _answered(ev).join(ev.ledger.drop_nulls("arrival"), on="arrival", how="anti").height
+    unseen = _seeable(ev).join(ev.ledger.drop_nulls("arrival"), on="arrival", how="anti").height
     return f"ledger.ndjson: {unseen} answered arrivals have no attempt in it" if unseen else ""
+
+
+def _clock_error_s(ev: Evidence) -> float:
+    """Return by how much the ledger's times may be wrong: another machine has another clock."""
+    said = [event.data.get("clock_error_s") for event in ev.of("collected") if event.data["file"] == "ledger.ndjson"]
+    return float(said[-1]) if said and is_number(said[-1]) else 0.0
+
+
+def _seeable(ev: Evidence) -> pl.DataFrame:
+    """Return the answered arrivals that a ledger could see: not those of a time when a new replica had no proxy yet."""
+    found = _answered(ev)
+    for event in ev.of("ledger.gap"):
+        since, until = event.data["since_mono"], event.data.get("until_mono")
+        inside = (pl.col("end") >= since) & (pl.lit(value=True) if until is None else pl.col("sent") <= until)
+        found = found.filter(~inside.fill_null(value=False))
+    return found
 
 
 def _said(count: int, words: str) -> str:
@@ -178,4 +196,6 @@ def _attempts(ev: Evidence) -> pl.DataFrame:
 
 def _answered(ev: Evidence) -> pl.DataFrame:
     """Return the arrivals that a replica answered."""
-    return ev.measured.filter(pl.col("good") & ~pl.col("cached").fill_null(value=False)).select("arrival")
+    return ev.measured.filter(pl.col("good") & ~pl.col("cached").fill_null(value=False)).select(
+        "arrival", "sent", "end"
+    )

@@ -199,10 +199,10 @@ class Helpers:
             try:
                 return kubeexec.run(self.api, self.namespace, pod, CONTAINER, argv, timeout_s=timeout_s, stdin=stdin)
             except ClusterError as error:
-                if isinstance(error, Unreachable) or error.status == 403:
+                if error.status == 403:
                     raise
-                self._hosts.pop(node, None)  # somebody ended it; whoever asks again is given another one
-                raise Unreachable(f"node {node}: the helper pod {pod} is gone: {error}") from None
+                self._hosts.pop(node, None)  # somebody may have ended it; whoever asks again is given another one
+                raise Unreachable(f"node {node}: the helper pod {pod} does not answer: {error}") from None
 
         return RemoteHost(node, carry)
 

@@ -15,7 +15,7 @@ from typing import Final
 from drills.access.filecustody import FileCustody
 from drills.access.remote import RemoteHost
 from drills.cluster.helpers import STATE_DIR, Helpers
-from drills.errors import DrillError, Refused
+from drills.errors import DrillError, Refused, Unreachable
 from drills.model import Json, Receipt, Restored
 from drills.receipts import manual
 
@@ -85,16 +85,27 @@ class NodeWork:
                     self._custody(receipt.run, node).disarm(part)
 
     def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
-        """Carry out the undo steps, each on its node; one node that fails does not stop the others."""
+        """Carry out the undo steps, each on its node; one node that fails does not stop the others.
+
+        Raises Unreachable when all that is wrong is that one does not answer now.
+        """
         restored, by_hand = Restored.CLEAN, []
+        silent: Unreachable | None = None
         for node, part in parts(receipt).items():
             try:
                 state, commands = self._custody(receipt.run, node).undo(part)
+            except Unreachable as error:
+                silent = silent or error
+                continue
             except DrillError as error:
                 state = Restored.UNKNOWN
                 commands = [f"# node {node}: {error}", *(manual(step) for step in part.undo)]
             by_hand += commands
             restored = restored if state is Restored.CLEAN else state
+        if silent is not None and restored is Restored.CLEAN:
+            raise silent
+        if silent is not None:
+            by_hand.append(f"# {silent}")
         return restored, by_hand
 
     def disarm(self, receipt: Receipt) -> bool:

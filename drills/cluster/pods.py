@@ -90,6 +90,7 @@ def slim(item: Json, *, role: str, container: str | None) -> Pod:
             "restart_policy": str(spec.get("restartPolicy") or "Always"),
             "grace_s": spec.get("terminationGracePeriodSeconds"),
             "readiness_probe": bool(chosen.get("readinessProbe")),
+            "tcp_probes": _tcp_probes(chosen),
             "container": str(chosen.get("name") or ""),
             "container_id": str(mine.get("containerID") or "").rpartition("//")[2],
             "host_ip": str(status.get("hostIP") or ""),
@@ -133,6 +134,14 @@ def _why(status: Json, mine: Json) -> str:
     if unscheduled.get("status") == "False":
         return str(unscheduled.get("reason") or "Unschedulable").lower()
     return str(waiting) if waiting else "not ready"
+
+
+def _tcp_probes(container: Json) -> tuple[int, ...]:
+    """Return the ports to which a probe only opens a connection."""
+    named = {str(p.get("name")): p.get("containerPort") for p in container.get("ports") or ()}
+    probes = (container.get(f"{kind}Probe") or {} for kind in ("readiness", "liveness", "startup"))
+    asked = [probe["tcpSocket"].get("port") for probe in probes if probe.get("tcpSocket")]
+    return tuple(int(port) for one in asked if str(port := named.get(str(one), one)).isdigit())
 
 
 def _gpus(container: Json) -> str:

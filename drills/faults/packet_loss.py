@@ -178,7 +178,9 @@ class PacketLoss:
     def _rules(self, tag: str, net: Json) -> list[Rule]:
         """Return our rules in the order in which they are put: chains are full before anything leads to them."""
         peers = [address for peer in self.params.peers for address in _addresses(peer, net)]
-        ports = self.params.ports or (net["port"],)
+        asked = self.params.ports or (net["port"],)
+        behind = {int(port): to for port, to in net.get("redirected", {}).items()}  # rules see a packet redirected
+        ports = sorted({*asked, *(behind[port] for port in asked if port in behind)})
         rules: list[Rule] = []
         for direction in self._directions:
             hook, letter, side, port_side = HOOKS[direction]

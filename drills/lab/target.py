@@ -34,6 +34,7 @@ class LabTarget:
     """Implements Target, Embedded, CanDelete, HasLedger, HasEvents, HasGpus, HasProxies and HasNetwork over a lab."""
 
     kind = "lab"
+    clock_error_s = 0.0  # one machine has one clock
 
     def __init__(self, lab: Lab, *, name: str = "lab", sla: Sla = SLA, entry: str | None = None) -> None:
         self.lab, self.name, self.sla = lab, name, sla
