@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
-from drills import session, upkeep
+from drills import session, signals, upkeep
 from drills.errors import DrillError
 from drills.months import Month
 from drills.options import Options
+from drills.publish import publish
+from drills.signals import StopFlag
 
 MONTHLY = "monthly"
 #: In this order: what harms least first, so that a service that cannot take it is not asked for more.
@@ -47,4 +49,8 @@ def _unattended(names: Sequence[str], options: Options, echo: Callable[[str], No
         raise
     finally:
         echo(f"index: {month.write()}")
+        if target.publish:
+            stop = StopFlag()
+            with signals.told(stop.set):
+                echo(publish(target.publish, month.folder, stopping=lambda: stop.reason is not None))
     return code

@@ -219,6 +219,7 @@ def lab_target(file: TargetFile | None = None, name: str = LAB, document: Docume
         expected_replicas=_LAB.replicas,
         alert_times=LAB_ALERT_TIMES,
         lab=options,
+        publish=file.publish,
         document=document,
     )
 

@@ -49,9 +49,13 @@ def render(reports: Path, month: str) -> str:
     """Return the index of a month, `2026-11`, as Markdown."""
     begun = date.fromisoformat(f"{month}-01")
     rows, missing = list(_rows(reports, month)), list(_missing(reports / month))
-    lines = [f"# Drills in {begun:%B %Y}", "", _summary(rows, len(missing)), ""]
+    lines = [f"# Drills in {begun:%B %Y}", "", _summary(rows, len(missing))]
     if rows:
-        lines += ["| began (UTC) | target | drill | outcome | left | restored | run |", "|---|---|---|---|---|---|---|"]
+        lines += [
+            "",
+            "| began (UTC) | target | drill | outcome | left | restored | run |",
+            "|---|---|---|---|---|---|---|",
+        ]
         lines += [
             f"| {r.began} | {code(r.target)} | {code(r.drill)} | {r.outcome} | {r.left} | {r.restored} | {r.link} |"
             for r in rows

@@ -1,0 +1,215 @@
+"""`drill monthly` and the index of a month: what was asked for, what ran, and what did not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drills import cli, gate, opening, session, suite, upkeep
+from drills.errors import DrillError, NotRestored, Refused
+from drills.experiment import Experiment
+from drills.options import Options
+from drills.report import index
+from drills.session import Told
+
+FOUR = ["upstream-delay", "packet-loss", "pod-kill", "gpu-reset"]
+
+
+def folder_of(reports: Path, drill: str, number: int, month: str = "202611", **verdict: Any) -> Path:
+    """Write what the index reads of a run."""
+    folder = reports / "runs" / f"{month}01T02000{number}Z-{drill}-0000000{number}"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps({"experiment": {"name": drill}, "target": {"name": "lab"}}))
+    (folder / "journal.jsonl").write_text("{}\n")
+    if verdict:
+        (folder / "verdict.json").write_text(json.dumps(verdict))
+        (folder / "postmortem.md").write_text("# It held\n")
+    return folder
+
+
+PASS = {"verdict": "pass", "restored": "clean", "left": "healthy", "exit_code": 0}
+REFUSED = {"verdict": "inconclusive", "restored": "clean", "left": "unknown", "exit_code": 3}
+DIRTY = {"verdict": "fail", "restored": "dirty", "left": "degraded", "exit_code": 5}
+
+
+class Ran:
+    """Carries out `drill monthly` with drills that end as they are told to; one that ran has a folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, codes: dict[str, int | DrillError]) -> None:
+        self.begun: list[str] = []
+        self.said: list[str] = []
+        self.put_back: Callable[[], bool] = lambda: False
+        self.codes, self.reports = codes, tmp_path / "reports"
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("DRILL_LAB_DIR", str(tmp_path / "lab"))
+        monkeypatch.setattr(upkeep, "put_back_leftovers", lambda *_: self.put_back())
+        monkeypatch.setattr(opening, "open_target", self.opened)
+        monkeypatch.setattr(opening, "refuse_impossible", lambda *_: None)
+        monkeypatch.setattr(gate, "settle", lambda *_, **__: True)
+        monkeypatch.setattr(session, "_run_one", self.run_one)
+
+    @contextmanager
+    def opened(self, *_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(endpoint="http://127.0.0.1:9/v1", expected_replicas=3)
+
+    def run_one(self, one: Experiment, *_: Any) -> Told:
+        self.begun.append(one.name)
+        code = self.codes.get(one.name, 0)
+        if isinstance(code, DrillError):
+            raise code
+        number = len(self.begun)
+        return Told(code, (f"{one.name} ended",), folder_of(self.reports, one.name, number, **PASS))
+
+    def __call__(self, *names: str) -> int:
+        return suite.monthly(names, Options(reports=self.reports), self.said.append)
+
+    def record(self) -> Any:
+        [path] = self.reports.glob("????-??/*.json")
+        return json.loads(path.read_text())
+
+    def index(self) -> str:
+        [path] = self.reports.glob("????-??/index.md")
+        return path.read_text()
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ran:
+    return Ran(monkeypatch, tmp_path, {})
+
+
+# ---- drill monthly ---------------------------------------------------------------------------------------
+
+
+def test_a_month_is_the_suite_in_its_order_and_what_was_asked_is_kept(ran: Ran) -> None:
+    assert ran() == 0
+    assert ran.begun == FOUR
+    record = ran.record()
+    assert [row["drill"] for row in record["drills"]] == FOUR
+    assert all(row["run"] for row in record["drills"])
+    assert (record["target"], record["exit_code"]) == ("lab", 0)
+    assert re.fullmatch(r"index: .*/\d{4}-\d{2}/index\.md", ran.said[-1])
+
+
+def test_other_drills_may_be_named_in_its_place(ran: Ran) -> None:
+    assert ran("noop", "pod-kill") == 0
+    assert ran.begun == ["noop", "pod-kill"]
+
+
+def test_drill_run_monthly_is_the_same(ran: Ran) -> None:
+    assert suite.run(["monthly"], Options(reports=ran.reports), ran.said.append) == 0
+    assert ran.begun == FOUR
+    assert "Drills in" in ran.index()
+
+
+def test_a_drill_that_is_named_keeps_no_index(ran: Ran) -> None:
+    assert suite.run(["noop"], Options(reports=ran.reports), ran.said.append) == 0
+    assert not list(ran.reports.glob("????-??"))
+
+
+def test_the_worst_exit_code_is_kept_and_what_did_not_run_is_told(ran: Ran) -> None:
+    ran.codes |= {"packet-loss": Refused("packet-loss: limits forbid it"), "pod-kill": 1, "upstream-delay": 2}
+    assert ran() == 3
+    assert ran.begun == FOUR
+    assert ran.record()["exit_code"] == 3
+    assert "- `packet-loss` at `lab`" in ran.index()
+    assert "packet-loss: limits forbid it" in ran.index()
+
+
+def test_what_a_stopped_suite_did_not_begin_is_told(ran: Ran) -> None:
+    ran.codes |= {"packet-loss": 4}
+    assert ran() == 4
+    assert "- `pod-kill`" in ran.index()
+    assert "- `gpu-reset`" in ran.index()
+    assert "- `packet-loss`" not in ran.index()
+
+
+def test_leftovers_that_cannot_be_put_back_end_it_and_the_index_says_so(ran: Ran) -> None:
+    def stuck() -> bool:
+        raise NotRestored("target lab: not put back; run the commands above by hand, then `drill recover`")
+
+    ran.put_back = stuck
+    with pytest.raises(NotRestored):
+        ran()
+    assert ran.begun == []
+    assert ran.record()["exit_code"] == 5
+    assert ran.index().count("not put back") == len(FOUR)
+
+
+def test_what_was_known_is_kept_whenever_the_driver_dies(ran: Ran) -> None:
+    class Died(BaseException):
+        pass
+
+    def die(*_: Any) -> Told:
+        if ran.begun:
+            raise Died
+        return Ran.run_one(ran, *_)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_run_one", die)
+        with pytest.raises(Died):
+            ran()
+    assert [bool(row["run"]) for row in ran.record()["drills"]] == [True, False, False, False]
+
+
+def test_every_report_and_the_month_are_published_and_a_failure_changes_no_code(ran: Ran, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    words = f"[cp, -r, '{{folder}}', {tmp_path}/out]"
+    (tmp_path / "drill.yaml").write_text(f"targets: {{lab: {{kind: lab, publish: {{run: {words}}}}}}}\n")
+    assert ran("noop") == 0
+    [run] = (ran.reports / "runs").iterdir()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {run.name, index.MONTH.findall(ran.said[-1])[0]}
+    (tmp_path / "drill.yaml").write_text("targets: {lab: {kind: lab, publish: {run: ['false', '{folder}']}}}\n")
+    again = Ran.__call__(ran, "noop")
+    assert again == 0
+    assert any("false ended with 1" in line for line in ran.said)
+
+
+def test_the_command_line_has_it(ran: Ran) -> None:
+    assert cli.app(["monthly", "noop", "--reports", str(ran.reports)], standalone_mode=False) == 0
+    assert ran.begun == ["noop"]
+
+
+# ---- the index -------------------------------------------------------------------------------------------
+
+
+def test_the_index_has_the_months_runs_and_no_others(tmp_path: Path) -> None:
+    folder_of(tmp_path, "noop", 1, month="202610", **PASS)
+    one, two = folder_of(tmp_path, "pod-kill", 2, **PASS), folder_of(tmp_path, "gpu-reset", 3, **REFUSED)
+    three, four = folder_of(tmp_path, "packet-loss", 4, **DIRTY), folder_of(tmp_path, "noop", 5)
+    text = index.render(tmp_path, "2026-11")
+    assert text.startswith("# Drills in November 2026\n\n4 runs: 1 pass, 1 refused, 1 fail, 1 no verdict yet; **1 not")
+    rows = [line for line in text.splitlines() if line.startswith("| 01 ")]
+    assert [line.split(" | ")[2:6] for line in rows] == [
+        ["`pod-kill`", "pass", "healthy", "clean"],
+        ["`gpu-reset`", "refused", "unknown", "clean"],
+        ["`packet-loss`", "fail", "degraded", "dirty"],
+        ["`noop`", "no verdict yet", "–", "–"],
+    ]
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert [(tmp_path / "2026-11" / link).resolve().parent for link in links] == [one, two, three, four]
+    assert all((tmp_path / "2026-11" / link).resolve().is_file() for link in links)
+    assert index.render(tmp_path, "2026-11") == text
+
+
+def test_damaged_files_keep_nothing_else_out_of_the_index(tmp_path: Path) -> None:
+    good, bad = folder_of(tmp_path, "pod-kill", 1, **PASS), folder_of(tmp_path, "noop", 2, **PASS)
+    (bad / "plan.json").write_text("[1")
+    (bad / "verdict.json").write_text('"no"')
+    (tmp_path / "2026-11").mkdir()
+    (tmp_path / "2026-11" / "x.json").write_text('{"drills": [1, {"drill": "a|b`c", "why": "[x](http://evil)"}]}')
+    text = index.render(tmp_path, "2026-11")
+    assert good.name in text
+    assert bad.name in text
+    assert r"\[x\](http&#58;//evil)" in text
+    assert "no verdict yet" in text
+
+
+def test_a_month_without_runs_says_so(tmp_path: Path) -> None:
+    assert index.render(tmp_path, "2026-11") == "# Drills in November 2026\n\nNo run.\n"
