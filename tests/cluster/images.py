@@ -4,6 +4,7 @@ An image is a stack of layers, each made once and kept in the cache until what i
 
     drills.test/drills:dev       base (Debian, Python) · packages (Python's) · project (this tree)
     drills.test/monitoring:dev   base · monitoring (Prometheus, Alertmanager)
+    drills.test/gpu-node:dev     base · packages · gpu-node (the device plugin of the tests)
     drills.test/pause:1          pause
 FILE is an OCI archive for another cluster (`kind load image-archive FILE`). The tests' own node is given only the
 layers that it lacks (`python -m tests.cluster.node load`), so a change of the project is there in seconds.
@@ -28,6 +29,7 @@ from tests.cluster import build, layout, rootfs
 from tests.cluster.cache import TREE, ClusterError, begin, cache, digest, finish, locked, made
 
 DRILLS, MONITORING, PAUSE = "drills.test/drills:dev", "drills.test/monitoring:dev", layout.PAUSE_IMAGE
+GPU_NODE = "drills.test/gpu-node:dev"
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -70,11 +72,13 @@ def images() -> list[Image]:
     packages = _layer("packages", rootfs.make_packages, [_json(rootfs.dependencies()), TREE / "constraints.txt"])
     project = _layer("project", rootfs.make_project, _project_parts())
     monitoring = _layer("monitoring", rootfs.make_monitoring, [_listing(rootfs.TOOLS)])
+    gpu_node = _layer("gpu-node", rootfs.make_gpu_node, [*rootfs.sources(rootfs.GPU_NODE), rootfs.GRPC.encode()])
     pause = _layer("pause", rootfs.make_pause, [build.programs() / "pause"])
     return [
         Image(PAUSE, (pause,), ("/pause",)),
         Image(DRILLS, (base, packages, project), ("drill", "--help")),
         Image(MONITORING, (base, monitoring), ("prometheus", "--help")),
+        Image(GPU_NODE, (base, packages, gpu_node), ("python3", "/opt/gpu-node/plugin.py")),
     ]
 
 

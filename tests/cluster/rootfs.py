@@ -38,6 +38,8 @@ NEEDLESS = (
     "usr/share/perl",
     "usr/share/bash-completion",
 )
+GPU_NODE = HERE / "device_plugin"
+GRPC = "grpcio==1.76.0"
 PIP_TIMEOUT_S, COMMAND_TIMEOUT_S = 1200.0, 300.0
 
 
@@ -129,6 +131,17 @@ def make_monitoring(root: Path) -> None:
     if not (shared / "default.tmpl").exists():
         raise ClusterError("test cluster: no templates of Alertmanager: run tools/fetch-monitoring.sh")
     shutil.copytree(shared, root / TEMPLATES.relative_to("/"))
+
+
+def make_gpu_node(root: Path) -> None:
+    """Put the tests' device plugin there, and what it speaks to the kubelet with."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check", "--no-deps"]
+    command += ["--target", str(root / SITE), "--python-version", ".".join(map(str, PYTHON)), "--only-binary=:all:"]
+    _run(*command, GRPC, timeout_s=PIP_TIMEOUT_S)
+    programs = root / "opt" / "gpu-node"
+    programs.mkdir(parents=True)
+    for source in sources(GPU_NODE):
+        shutil.copy2(source, programs / source.name)
 
 
 def make_pause(root: Path) -> None:

@@ -1,7 +1,7 @@
 """What the nvidia-smi stand-in tells: `-L`, `-q -x`, `--query-gpu`, `--query-compute-apps`.
 
-`lab.uptime`, `lab.root` and `lab.kmsg` are the lab's own fields; no nvidia-smi has them (the real one tells no
-uptime at all, only NVML does). They let a drill prove a reset where no compiler could build the NVML shim.
+`lab.…` are the lab's own fields, and `lab_device` in the XML its own element; no nvidia-smi has them (the real one tells
+no uptime at all, only NVML does). They let a drill prove a reset where no compiler could build the NVML shim.
 """
 
 from __future__ import annotations
@@ -91,6 +91,9 @@ FIELDS: dict[str, tuple[Getter, str]] = {
     "remapped_rows.uncorrectable": (_of("remapped_uncorrectable"), ""),
     "remapped_rows.pending": (lambda _, gpu: "Yes" if gpu["remapped_pending"] else "No", ""),
     "remapped_rows.failure": (lambda _, gpu: "Yes" if gpu["remapped_failure"] else "No", ""),
+    "lab.architecture": (_of("architecture"), ""),
+    "lab.virtualization": (_of("virtualization"), ""),
+    "lab.device": (_of("device"), ""),
     "lab.uptime": (lambda _, gpu: state.uptime_s(gpu), "s"),
     "lab.kmsg": (lambda found, _: found["kmsg"], ""),
     "lab.root": (lambda found, _: "Yes" if found["root"] else "No", ""),
@@ -200,6 +203,9 @@ def _xml(found: Json, gpus: list[Json]) -> int:
 #: element (with its group) -> field of `--query-gpu`
 XML_FIELDS = {
     "product_name": "name",
+    "product_architecture": "lab.architecture",
+    "gpu_virtualization_mode/virtualization_mode": "lab.virtualization",
+    "lab_device": "lab.device",
     "uuid": "uuid",
     "serial": "serial",
     "persistence_mode": "persistence_mode",

@@ -104,6 +104,8 @@ def _gpu(folder: Path, index: int, rng: random.Random) -> Json:
         "memory_idle_mib": 4,
         "utilisation": 0,  # percent; nobody models it unless an engine writes it
         "memory_utilisation": 0,
+        "architecture": "Hopper",
+        "virtualization": "None",  # or Pass-Through, VGPU, Host VGPU, ...
         "persistence": True,
         "mig": False,
         "display_active": False,

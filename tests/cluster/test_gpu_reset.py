@@ -1,0 +1,288 @@
+"""The planned gpu-reset on a real node: what it does to replica, node and GPU, and that all of it is put back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drills.access import nodemarks
+from drills.model import Json
+from tests.cluster import gpus, layout
+from tests.cluster.gpus import GpuEmulator
+from tests.cluster.kube import Namespace
+from tests.cluster.test_pod_kill import declare, place, refused
+from tests.lab.drilling import DRILL, Driller, Ran, events
+
+EXPERIMENT = Path(__file__).parent / "experiments" / "node-fault.yaml"
+FAULT = "gpu-reset: {victims: 1, how: planned, budget_timeout: 3s}"
+CHECK = "replica_restart: {within: 150s}"
+HELPER = f'{{image: "drills.test/drills:dev", service_account: {gpus.ACCOUNT}}}'
+STEPS = [
+    "node.cordoned",
+    "evicted",
+    "telemetry.paused",
+    "holders.gone",
+    "reset.begin",
+    "reset.end",
+    "device.verified",
+    "settings.restored",
+    "telemetry.restored",
+    "allocatable.back",
+    "node.uncordoned",
+]
+#: Where the driver is killed: around each thing that it changes.
+CUT_SHORT = ("receipt", "inject.hit", "evicted", "telemetry.paused", "reset.begin", "reset.end", "telemetry.restored")
+
+
+@pytest.fixture(scope="module")
+def shared(own_node_shared: Path) -> Iterator[GpuEmulator]:
+    emulator = GpuEmulator(Namespace.make(own_node_shared))
+    try:
+        emulator.create()
+        yield emulator
+    finally:
+        emulator.destroy()
+
+
+@pytest.fixture(scope="module")
+def own_node_shared(cluster: Path) -> Path:
+    from tests.cluster.conftest import GIVEN
+
+    if GIVEN:
+        pytest.skip("needs the node of `make cluster-up`, which gets the stand-in; KUBECONFIG names another cluster")
+    return cluster
+
+
+@pytest.fixture
+def service(shared: GpuEmulator) -> Iterator[GpuEmulator]:
+    """The replicas, all Ready; afterwards the node must be as it was, and no drill may have left anything."""
+    gpus.renew()
+    shared.until_ready()
+    before = gpus.as_seen(shared)
+    yield shared
+    shared.namespace.wait("the node to be as before", lambda: gpus.as_seen(shared) == before)
+    assert shared.left() == []
+
+
+@pytest.fixture
+def drill(tmp_path: Path, cluster: Path, service: GpuEmulator) -> Driller:
+    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=400.0)
+    driller.env["KUBECONFIG"] = str(cluster)
+    declare(tmp_path, service, container="vllm", helper=HELPER, nvidia_smi=gpus.SMI)
+    (tmp_path / "gpu.yaml").write_text(EXPERIMENT.read_text().replace("FAULT", FAULT).replace("CHECKS", CHECK))
+    return driller
+
+
+def words(drill: Driller) -> list[str]:
+    return ["run", str(drill.reports.parent / "gpu.yaml"), *place(drill), "--plain"]
+
+
+def steps(folder: Path) -> list[str]:
+    return [event["data"]["step"] for event in events(folder, "inject.step")]
+
+
+def step(ran: Ran, name: str) -> Json:
+    found: Json = next(e["data"] for e in ran.events("inject.step") if e["data"]["step"] == name)
+    return found
+
+
+def uptimes() -> dict[str, float]:
+    return {gpu["uuid"]: gpu["uptime_start_mono"] for gpu in gpus.stand_in()["gpus"]}
+
+
+def begin(drill: Driller) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*DRILL, *words(drill)],
+        env=drill.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def until(drill: Driller, process: subprocess.Popen[str], what: str, within_s: float = 240.0) -> Path:
+    """Wait for an event, or for a step of the deed; returns the run folder."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        folder = drill.latest()
+        if folder is not None and (events(folder, what) or what in steps(folder)):
+            return folder
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+    raise AssertionError(f"no {what} within {within_s} s")
+
+
+# ---- the deed --------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_is_reset_and_its_replica_comes_back(drill: Driller, service: GpuEmulator) -> None:
+    before, held, started = gpus.as_seen(service), service.holders(), uptimes()
+    ran = drill(*words(drill))
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.folder is not None
+    assert steps(ran.folder) == STEPS
+    assert all(e["data"]["ok"] is not False for e in ran.events("inject.step"))
+    [victim] = ran.events("receipt")[0]["data"]["receipt"]["victims"]
+    [uuid] = victim["gpus"]
+    assert held[uuid] == victim["uid"]
+    assert {u for u, began in uptimes().items() if began != started[u]} == {uuid}
+    assert step(ran, "telemetry.paused")["labels"] == {
+        key: value for key, value in gpus.LABELS.items() if key.endswith(("device-plugin", "dcgm-exporter"))
+    }
+    [proof] = ran.events("proof.on")
+    assert (proof["data"]["ok"], proof["data"]["bystanders_ok"]) == (True, True)
+    row = ran.row("replica_restart")
+    assert (row["verdict"], row["detail"][victim["name"]]["by"]) == ("pass", "controller")
+    assert ran.row("untouched")["verdict"] == "pass"
+    assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
+    assert gpus.as_seen(service) == before
+    assert service.holders()[uuid] != victim["uid"]
+
+
+@pytest.mark.parametrize("where", CUT_SHORT)
+def test_a_driver_that_is_killed_leaves_nothing_that_recover_does_not_put_back(
+    drill: Driller, service: GpuEmulator, where: str
+) -> None:
+    before = gpus.as_seen(service)
+    process = begin(drill)
+    try:
+        until(drill, process, where)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    done = drill("recover", *place(drill))
+    assert done.code == 0, done.out + done.err
+    service.namespace.wait("the node to be as before", lambda: gpus.as_seen(service) == before)
+    assert service.left() == []
+    again = drill("recover", *place(drill))
+    assert (again.code, "nothing to put back" in again.out) == (0, True)
+
+
+def test_the_timer_on_the_node_uncordons_it_without_a_driver(drill: Driller, service: GpuEmulator) -> None:
+    """Its helper is told to end, which has every timer undo at once what it would undo at its deadline."""
+    before = gpus.as_seen(service)
+    process = begin(drill)
+    try:
+        until(drill, process, "telemetry.paused")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert gpus.as_seen(service)["unschedulable"]
+    [helper] = service.namespace.pods("drills/role=helper")
+    service.namespace.core.delete_namespaced_pod(helper.metadata.name, service.namespace.name)
+    service.namespace.wait("the node to be as before", lambda: gpus.as_seen(service) == before)
+    done = drill("recover", *place(drill))
+    assert done.code == 0, done.out + done.err
+
+
+# ---- what goes wrong with it -----------------------------------------------------------------------------
+
+
+def test_a_reset_that_is_refused_leaves_everything_as_it_was(drill: Driller, service: GpuEmulator) -> None:
+    started = uptimes()
+    gpus.change({"script": {"reset": {"*": "unsupported_a"}, "delay_s": 0}})
+    ran = drill(*words(drill))
+    assert ran.code == 2, ran.out + ran.err
+    assert step(ran, "reset.end")["outcome"] == "unsupported_a"
+    assert ran.verdict["restored"] == "clean"
+    assert uptimes() == started
+
+
+def test_a_reset_that_says_success_and_did_nothing_is_not_proven(drill: Driller, service: GpuEmulator) -> None:
+    gpus.change({"script": {"reset": {"*": "no_effect"}, "delay_s": 0}})
+    ran = drill(*words(drill))
+    assert ran.code == 2, ran.out + ran.err
+    assert ran.events("proof.on")[0]["data"]["ok"] is False
+    assert ran.verdict["restored"] == "clean"
+
+
+def test_a_gpu_that_is_not_well_afterwards_stays_cordoned_until_a_person_has_looked(
+    drill: Driller, service: GpuEmulator
+) -> None:
+    gpus.change({"script": {"reset": {"*": "needs_recovery"}, "delay_s": 0}})
+    ran = drill(*words(drill))
+    assert ran.code == 5, ran.out + ran.err
+    seen = gpus.as_seen(service)
+    assert seen["unschedulable"]
+    assert "recovery action" in seen["annotations"][nodemarks.HUMAN]
+    assert {key: seen["labels"][key] for key in gpus.LABELS} == gpus.LABELS
+    assert drill("recover", *place(drill)).code == 5
+    service.namespace.core.patch_node(layout.NODE, {"metadata": {"annotations": {nodemarks.HUMAN: None}}})
+    done = drill("recover", *place(drill))
+    assert done.code == 0, done.out + done.err
+
+
+# ---- why not ---------------------------------------------------------------------------------------------
+
+
+def test_without_an_account_for_its_helpers_it_is_refused(drill: Driller, service: GpuEmulator) -> None:
+    declare(drill.reports.parent, service, container="vllm", helper='{image: "drills.test/drills:dev"}')
+    ran = drill(*words(drill))
+    assert ran.code in (3, 64)
+    assert "service account" in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({"nvidia.com/gpu.deploy.dcgm": "paused-for-driver-upgrade"}, "somebody else is at work"),
+        ({"nvidia.com/gpu-driver-upgrade-state": "drain-required"}, "driver is being upgraded"),
+        ({"nvidia.com/mig.config.state": "pending"}, "MIG manager is at work"),
+        ({"dgxc.nvidia.com/nvsentinel-state": "draining"}, "NVSentinel is at work"),
+    ],
+)
+def test_while_others_work_on_the_node_it_is_refused(
+    drill: Driller, service: GpuEmulator, labels: Json, says: str
+) -> None:
+    gpus.label(labels, service)
+    try:
+        ran = drill(*words(drill))
+    finally:
+        gpus.label(dict.fromkeys(labels), service)
+    assert says in refused(ran, 3)
+    assert ran.events("inject.hit") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"mig": True}, "MIG is on"),
+        ({"virtualization": "VGPU"}, "shared out by a hypervisor"),
+        ({"recovery_action": 1}, "asks for a recovery action already"),
+    ],
+)
+def test_a_gpu_that_must_not_be_reset_is_refused(drill: Driller, service: GpuEmulator, values: Json, says: str) -> None:
+    gpus.change(**{uuid.replace("-", "_"): values for uuid in uptimes()})
+    ran = drill(*words(drill))
+    assert says in refused(ran, 3)
+    assert ran.events("inject.hit") == []
+
+
+def test_somebody_else_who_holds_the_gpu_is_named(drill: Driller, service: GpuEmulator) -> None:
+    stranger = gpus.hold(service, "someones-agent")
+    try:
+        ran = drill(*words(drill))
+    finally:
+        gpus.let_go(service, stranger)
+    said = refused(ran, 3)
+    assert "someones-agent" in said
+    assert ran.events("inject.hit") == []
+
+
+def test_a_budget_that_allows_no_eviction_refuses_the_drill(drill: Driller, service: GpuEmulator) -> None:
+    service.budget(3)
+    try:
+        ran = drill(*words(drill))
+    finally:
+        service.unbudget()
+    assert "eviction is refused by the disruption budget for 3 s" in refused(ran, 3)
+    assert ran.events("inject.hit") == []
