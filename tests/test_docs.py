@@ -144,7 +144,11 @@ def test_commands_that_are_named_exist_with_their_options(page: Path) -> None:
     for line in lines:
         if line.startswith("drill "):
             words = line.split("#")[0].split()[1:]
-            name = "" if words[0].startswith("--") else " ".join(words[: 2 if words[0] == "lab" else 1])
+            name = (
+                ""
+                if words[0].startswith("--")
+                else " ".join(words[: 2 if words[0] in ("lab", "schedule", "reports") else 1])
+            )
             assert name in known, line
             assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known[name], line
 
