@@ -259,6 +259,14 @@ class HasHttp(Protocol):
 
 
 @runtime_checkable
+class HasTokens(Protocol):
+    """Its Prometheus and Alertmanager may want to know who asks."""
+
+    def bearer(self, of: str) -> str | None:
+        """Return the token for `prometheus` or `alertmanager`, None where there is none. Never written anywhere."""
+
+
+@runtime_checkable
 class HasLedger(Protocol):
     """Ledger proxies stand in front of the engines and log every attempt."""
 
@@ -320,8 +328,8 @@ class HasProxies(Protocol):
     def proxy(self, replica: Replica) -> Json | None:
         """Return {listen, control, faults_dir} of the replica's proxy: two URLs and a folder on its host.
 
-        With `host` where that is not the driver's machine: there the folder is, and from there it is reached. None
-        while there is none: a run puts it up before its load (`BringsProxies`).
+        With `host` and a `folder` of ours on it where that is not the driver's machine: from there it is reached, and
+        there its folder is. None while there is none: a run puts it up before its load (`BringsProxies`).
         """
 
 

@@ -21,10 +21,9 @@ from drills.checks.watching import (
     watches_gpus,
 )
 from drills.evidence import Evidence
-from drills.strictjson import is_number
 
 #: Of these a look that failed is an answer: of the service, not of the probe.
-ANSWERS = frozenset({"completion", "health", "router", "promql", "events"})
+ANSWERS = frozenset({"completion", "health", "router", "promql", "events", "notifications"})
 #: Probes that one check alone reads; in a run without it they are there for people.
 READ_BY = {"gpu": "metrics"}
 
@@ -141,7 +140,7 @@ def ledger(ev: Evidence) -> str:
 def _clock_error_s(ev: Evidence) -> float:
     """Return by how much the ledger's times may be wrong: another machine has another clock."""
     said = [event.data.get("clock_error_s") for event in ev.of("collected") if event.data["file"] == "ledger.ndjson"]
-    return float(said[-1]) if said and is_number(said[-1]) else 0.0
+    return float(said[-1] or 0.0) if said else 0.0
 
 
 def _seeable(ev: Evidence) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from drills.cluster import podproxy
 from drills.cluster.fronts import Fronts
+from drills.cluster.helpers import STATE_DIR
 from drills.errors import Refused
 from drills.model import Fault, Host, Json, Replica
 
@@ -59,12 +60,13 @@ class Fronted:
         return [r for r in now if r.host and r.state not in LEAVING and self.fronts.of(r.uid) is None]
 
     def proxy(self, replica: Replica) -> Json | None:
-        """Return {listen, control, faults_dir, host} of the replica's proxy, None while no run has put one up."""
+        """Return {listen, control, faults_dir, host, folder} of a replica's proxy, None while there is none."""
         spot = self.fronts.of(replica.uid)
         if spot is None:
             return None
         listen = f"http://{spot['ip']}:{spot['port']}"
-        return {"listen": listen, "control": "", "faults_dir": f"{spot['folder']}/faults", "host": spot["node"]}
+        here = {"listen": listen, "control": "", "faults_dir": f"{spot['folder']}/faults"}
+        return {**here, "host": spot["node"], "folder": STATE_DIR}
 
     def collect_ledger(self, since_mono: float) -> list[Json] | None:
         """Return the attempts that began since then, by our clock; None when the run has no proxies."""

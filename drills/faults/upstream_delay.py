@@ -12,13 +12,16 @@ control port, and a proxy that starts again meanwhile finds it as it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import AfterValidator
 
 from drills import receipts
+from drills.errors import Refused
+from drills.faults import farlines
 from drills.faults.common import bystanders, pinned, refuse_others, untouched
+from drills.faults.farlines import FarLine, any_line
 from drills.faults.lateness import Line, ask_all
 from drills.model import Context, HasProxies, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Duration, Params
@@ -26,6 +29,9 @@ from drills.params import Duration, Params
 MIN_DELAY_S = 0.2
 #: A proxy looks for its files every 0.1 s: within so many tries, so far apart, it must have noticed.
 TRIES, BETWEEN_S = 4, 0.25
+
+
+AnyLine = Line | FarLine
 
 
 def _provable(value: float) -> float:
@@ -50,7 +56,7 @@ class UpstreamDelay:
 
     def __init__(self, params: Params, kind: str) -> None:
         self.params, self.kind = params, kind
-        self._lines: dict[str, list[Line]] = {}  # by receipt: connections from before the fault, or before the undo
+        self._lines: dict[str, list[AnyLine]] = {}  # by receipt: connections from before the fault, or before the undo
 
     def needs(self) -> frozenset[str]:
         """Return that there must be proxies."""
@@ -58,14 +64,14 @@ class UpstreamDelay:
 
     def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:
         """Refuse a proxy that takes no faults as files, or that does not answer in time as it is."""
-        proxies = {v.name: cast("HasProxies", target).proxy(v) for v in victims}
+        proxies = _proxies(target, victims)  # those that a run brings along are proven when they are put up
         deaf = [
             f"{name}: its proxy takes no faults as files (--faults-dir)"
             for name, p in proxies.items()
             if not p["faults_dir"]
         ]
-        lines = [Line(name, p["listen"], "before the fault") for name, p in proxies.items()]
-        ask_all(lines, self._patience_s)
+        lines = [any_line(p, target.host, name, "before the fault") for name, p in proxies.items()]
+        _ask(lines, self._patience_s)
         slow = [f"{line.name}: its proxy does not answer ({line.error})" for line in lines if line.took_s is None]
         late = [
             f"{line.name}: takes {line.took_s:.1f} s to answer already, {self.params.delay:g} s more would not show"
@@ -78,8 +84,11 @@ class UpstreamDelay:
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Name the file for each proxy; they will be the only change."""
         names = {v.name for v in victims}
-        proxies = {r.name: cast("HasProxies", target).proxy(r) for r in target.replicas()}
+        proxies = _proxies(target, target.replicas())
+        if missing := names - proxies.keys():
+            raise Refused(f"{', '.join(sorted(missing))}: no ledger proxy stands in front of it")
         files = {name: f"{p['faults_dir']}/{receipt}.json" for name, p in proxies.items() if name in names}
+        hosts = {name: str(proxies[name].get("host") or victims[0].host) for name in files}
         return Receipt(
             id=receipt,
             run=run,
@@ -90,10 +99,13 @@ class UpstreamDelay:
             prior={
                 "bystanders": bystanders(target, victims),
                 "files": files,
-                "proxies": {name: p["listen"] for name, p in proxies.items()},
+                "hosts": hosts,
+                "proxies": {
+                    name: {key: p.get(key) for key in ("listen", "host", "folder")} for name, p in proxies.items()
+                },
             },
             holds=(),
-            undo=tuple({"do": "remove", "path": path} for path in files.values()),
+            undo=tuple({"do": "remove", "path": path, "host": hosts[name]} for name, path in files.items()),
             deadline_s=deadline_s,
             params=self.params.model_dump(),
         )
@@ -101,26 +113,26 @@ class UpstreamDelay:
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
         """Open a connection to each proxy for the proof, then write the files."""
         refuse_others(receipt, target.replicas())
-        lines = _lines_to(receipt, receipt.prior["files"], "opened before the fault")
-        ask_all(lines, self._patience_s, ctx.stopping)
+        lines = _lines_to(target, receipt, receipt.prior["files"], "opened before the fault")
+        _ask(lines, self._patience_s, ctx.stopping)
         self._lines[receipt.id] = lines
         fault = {"id": receipt.id, "mode": self.params.mode, "delay_s": self.params.delay}
         ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [v["name"] for v in receipt.victims]})
         for name, path in receipt.prior["files"].items():
-            target.host(receipt.host).write(path, json.dumps(fault), mode=0o644)
+            target.host(receipt.prior["hosts"][name]).write(path, json.dumps(fault), mode=0o644)
             ctx.tell("inject.step", {"receipt": receipt.id, "step": "delay.on", "ok": True, "replica": name})
 
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Time a request through each proxy: late, and by the delay, while its file is there, and else not."""
-        files = receipt.prior["files"]
-        ordered = {name: target.host(receipt.host).read(path) is not None for name, path in files.items()}
-        lines = self._lines.pop(receipt.id, []) or _lines_to(receipt, files, "new")
-        others = _lines_to(receipt, receipt.prior["proxies"].keys() - files.keys(), "new")
+        files, hosts = receipt.prior["files"], receipt.prior["hosts"]
+        ordered = {name: target.host(hosts[name]).read(path) is not None for name, path in files.items()}
+        lines = self._lines.pop(receipt.id, []) or _lines_to(target, receipt, files, "new")
+        others = _lines_to(target, receipt, receipt.prior["proxies"].keys() - files.keys(), "new")
         if any(ordered.values()):
             ctx.sleep(BETWEEN_S)  # else one proxy answers before it has noticed, while the others' are late
         wrong, asked = lines, [*lines, *others]
         for _ in range(TRIES):
-            ask_all(asked, self._patience_s, ctx.stopping)
+            _ask(asked, self._patience_s, ctx.stopping)
             asked = wrong = [line for line in wrong if self._late(line) is not ordered[line.name]]
             if not wrong or (ctx.stopping() and any(ordered.values())):  # a way back is proven even then
                 break
@@ -135,9 +147,8 @@ class UpstreamDelay:
 
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Remove the files. A request is put on its way before that: the proof sees it let go."""
-        lines = _lines_to(receipt, receipt.prior["files"], "opened before the way back")
-        for line in lines:
-            line.send()
+        lines = _lines_to(target, receipt, receipt.prior["files"], "opened before the way back")
+        _send(lines)
         self._lines[receipt.id] = lines
         return receipts.revert(target, receipt, ctx)
 
@@ -150,10 +161,10 @@ class UpstreamDelay:
     def _patience_s(self) -> float:
         return self.params.delay + 3.0
 
-    def _late(self, line: Line) -> bool | None:
+    def _late(self, line: AnyLine) -> bool | None:
         return None if line.took_s is None else line.took_s >= 0.9 * self.params.delay
 
-    def _seen(self, line: Line, who: str) -> Json:
+    def _seen(self, line: AnyLine, who: str) -> Json:
         took = f"no answer: {line.error}" if line.took_s is None else f"{line.took_s:.2f} s"
         return {
             "what": f"request through the proxy of the {who} {line.name}",
@@ -166,11 +177,38 @@ class UpstreamDelay:
         }
 
 
-def _lines_to(receipt: Receipt, names: Collection[str], since: str) -> list[Line]:
-    proxies: dict[str, str] = receipt.prior["proxies"]
-    return [Line(name, url, since) for name, url in proxies.items() if name in names]
+def _proxies(target: Target, replicas: Sequence[Replica]) -> dict[str, Json]:
+    """Return the proxies there are, by replica."""
+    found = {replica.name: cast("HasProxies", target).proxy(replica) for replica in replicas}
+    return {name: proxy for name, proxy in found.items() if proxy is not None}
 
 
-def _close(lines: Sequence[Line]) -> None:
-    for line in lines:
+def _lines_to(target: Target, receipt: Receipt, names: Collection[str], since: str) -> list[AnyLine]:
+    proxies: dict[str, Json] = receipt.prior["proxies"]
+    return [any_line(found, target.host, name, since) for name, found in proxies.items() if name in names]
+
+
+def _parted(lines: Sequence[AnyLine]) -> tuple[list[Line], list[FarLine]]:
+    near = [line for line in lines if isinstance(line, Line)]
+    return near, [line for line in lines if isinstance(line, FarLine)]
+
+
+def _ask(lines: Sequence[AnyLine], patience_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
+    near, far = _parted(lines)
+    if near:
+        ask_all(near, patience_s, hurry)
+    farlines.ask_all(far, patience_s, hurry)
+
+
+def _send(lines: Sequence[AnyLine]) -> None:
+    near, far = _parted(lines)
+    for line in near:
+        line.send()
+    farlines.send_all(far)
+
+
+def _close(lines: Sequence[AnyLine]) -> None:
+    near, far = _parted(lines)
+    for line in near:
         line.close()
+    farlines.close_all(far)
