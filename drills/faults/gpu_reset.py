@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from drills import receipts
 from drills.errors import DrillError, NotRestored, Refused, Stopped, UsageError
-from drills.faults import gpu_notes, gpu_preflight, reset_outcome
+from drills.faults import gpu_notes, gpu_preflight, gpu_reset_planned, reset_outcome
 from drills.faults.common import FaultParams, bystanders, how_for, pinned, still_the_one, untouched
 from drills.faults.gpu_reset_planned import PlannedReset
 from drills.model import Context, HasGpus, Host, Json, Observation, Receipt, Replica, Restored, Target
@@ -33,6 +33,7 @@ QUIET_S = 2.0  # between two looks that must both find nobody, right before the 
 RESET_TIMEOUT_S = 120.0
 KILL_AFTER_S = 10.0  # an nvidia-smi that ignores TERM
 FABRIC_TIMEOUT_S = 30.0
+DEED_S = TEARDOWN_TIMEOUT_S + RESET_TIMEOUT_S + KILL_AFTER_S + FABRIC_TIMEOUT_S + gpu_notes.RESTORE_TIMEOUT_S
 POLL_S = 0.1
 TEXT_LIMIT = 2000
 
@@ -70,6 +71,11 @@ class GpuReset:
     def needs(self) -> frozenset[str]:
         """Return that the target must have GPUs, and for the planned way nodes that may be worked on."""
         return frozenset({"HasGpuNodes", "NodeAccess", "CanEvict"} if self._planned else {"HasGpus"})
+
+    @property
+    def deed_s(self) -> float:
+        """Return the longest time that the deed takes, in seconds; the way back waits for one that is under way."""
+        return gpu_reset_planned.DEED_S if self._planned else DEED_S
 
     # ---- before --------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from drills import receipts
 from drills.access import nodemarks
 from drills.errors import DrillError, Refused
 from drills.faults import gpu_preflight, reset_outcome
+from drills.faults import gpu_reset_deed as deed
 from drills.faults.common import bystanders, pinned, untouched
 from drills.faults.gpu_reset_deed import Deed, command_of_settings, elapsed_s, wait_for_end
 from drills.model import Context, HasGpuNodes, Json, Observation, Receipt, Replica, Restored, Target
@@ -25,6 +26,10 @@ from drills.probes import gpu_host
 
 #: The timer puts the node back no earlier than this: a reset must not meet what comes back to the node.
 DEADLINE_S: Final = 600.0
+#: From the eviction until the node takes pods again.
+DEED_S: Final = (
+    deed.TEARDOWN_TIMEOUT_S + deed.RESET_TIMEOUT_S + deed.RESET_SLACK_S + deed.FABRIC_TIMEOUT_S + deed.RESTORE_TIMEOUT_S
+)
 ATTEMPTS: Final = 2  # jobs a GPU may get: a refused reset has changed nothing
 SHARED: Final = ("VGPU", "Host VGPU", "Host VSGA")
 JOINED: Final = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing")  # NVLink peers are reset together, or not at all

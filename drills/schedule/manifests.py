@@ -49,6 +49,7 @@ def render(what: Wanted, *, image: str | None = None, namespace: str = NAMESPACE
             pull_secret=helper.pull_secret if helper and helper.image == chosen else None,
             role=[_flow(rule) for rule in rbac.rules(role)],
             nodes=[_flow(rule) for rule in rbac.rules(nodes)],
+            helper_account=helper.service_account if helper else None,
             cluster_role=f"{namespace}:{what.name}",  # it has no namespace, so its name says whose it is
             pods=_flow(pods),
             config=config(what),
@@ -64,8 +65,7 @@ def rights(what: Wanted) -> tuple[frozenset[Right], frozenset[Right]]:
     assert what.spec.kubernetes is not None
     faults = [planned.fault for plan in what.plans for planned in plan.faults]
     needed = rbac.needed(rbac.names(faults), proxy=what.spec.kubernetes.reach == "proxy")
-    nodes = frozenset(right for right in needed if right[2].partition("/")[0] == "nodes")
-    return needed - nodes, nodes
+    return needed - rbac.NODE, needed & rbac.NODE
 
 
 def config(what: Wanted) -> list[Json]:

@@ -33,17 +33,18 @@ class Times:
 def times(plans: Iterable[Plan], publish_s: float = 0.0) -> Times:
     """Return the deadlines for these drills in a row; `publish_s` is how long it may take to publish one of them."""
     plans = list(plans)
-    undo = [sum(undo_s(planned.fault) for planned in plan.faults) + AFTER_S for plan in plans]
+    # One that is stopped waits for a deed that is under way, and goes back.
+    stopped = [sum(UNDO_S + deed_s(planned.fault) for planned in plan.faults) + AFTER_S for plan in plans]
     settle_s = gate.SETTLE_TIMEOUT_S  # after leftovers, and between two drills
-    whole_s = UNDO_S + sum(
-        settle_s + BEFORE_S + total_s(plan) + back_s + publish_s for plan, back_s in zip(plans, undo, strict=True)
+    whole_s = max(stopped) + sum(
+        settle_s + BEFORE_S + total_s(plan) + back_s + publish_s for plan, back_s in zip(plans, stopped, strict=True)
     )
-    return Times(_rounded(max(undo)), _rounded(whole_s + publish_s))
+    return Times(_rounded(max(stopped)), _rounded(whole_s + publish_s))
 
 
-def undo_s(fault: Fault) -> float:
-    """Return how long the way back of a fault may take; those that wait for a device say it themselves."""
-    return UNDO_S + float(getattr(fault, "undo_s", 0.0))
+def deed_s(fault: Fault) -> float:
+    """Return how long a deed may keep a run beyond its plan; those that wait for a device say it themselves."""
+    return float(getattr(fault, "deed_s", 0.0))
 
 
 def _rounded(seconds: float) -> int:
