@@ -33,6 +33,7 @@ CONTAINER: Final = "fetch"
 ROLE, FOR = "drills/role", "drills/target"
 LIVES_S: Final = 900
 READY_TIMEOUT_S: Final = 120.0
+GONE_TIMEOUT_S: Final = 30.0
 LIST_TIMEOUT_S: Final = 30.0
 COPY_TIMEOUT_S: Final = 300.0
 POLL_S: Final = 0.5
@@ -103,6 +104,7 @@ def _pod(api: Api, namespace: str, body: Json) -> Iterator[str]:
         yield name
     finally:
         _delete(api, namespace, name)
+        _until_gone(api, namespace, name)
 
 
 def _ended(pod: Json) -> str | None:
@@ -116,6 +118,14 @@ def _delete(api: Api, namespace: str, name: str) -> None:
     except ClusterError as error:
         if error.status != 404:
             raise Refused(f"{error}; it ends by itself, then: kubectl -n {namespace} delete pod {name}") from None
+
+
+def _until_gone(api: Api, namespace: str, name: str) -> None:
+    deadline = api.clock.mono() + GONE_TIMEOUT_S
+    while api.find(PODS, namespace, name) is not None:
+        if api.clock.mono() > deadline:
+            raise Refused(f"pod {name} does not end: kubectl -n {namespace} delete pod {name}")
+        api.clock.sleep(POLL_S)
 
 
 def _until_running(api: Api, namespace: str, name: str) -> None:
