@@ -43,6 +43,7 @@ class ActiveFaults:
         self.run, self.target, self.clock, self.sample = run, target, clock, sample
         self.tell, self.note, self.context = tell, note, context
         self.on: list[tuple[Fault, Receipt]] = []  # oldest first
+        self.receipts: list[Receipt] = []  # of all that were put on
         self.timed: set[str] = set()  # receipts that a timer watches
         self.hit_mono: float | None = None  # of the first deed
         self.restored = Restored.CLEAN
@@ -59,6 +60,7 @@ class ActiveFaults:
         receipt = fault.aim(self.target, victims, run=self.run, receipt=receipt_id, deadline_s=deadline_s)
         self.tell("receipt", {"receipt": receipts.to_json(receipt)})
         self.on.append((fault, receipt))
+        self.receipts.append(receipt)
         armed = self.target.custody.arm(receipt)
         if armed["pid"] is not None:  # none is needed where there is nothing to undo
             timer = {"pid": armed["pid"], "start": armed["start"], "deadline_s": deadline_s, "host": receipt.host}

@@ -42,6 +42,8 @@ Startup = Annotated[str | None, typer.Option("--startup", help="Start-up time of
 Engine = Annotated[
     str | None, typer.Option("--engine", help="What the lab's replicas are: emulator, or vllm if installed.")
 ]
+Confirm = Annotated[str, typer.Option("--confirm", help="The target's name once more: production asks for it.")]
+OnCall = Annotated[str, typer.Option("--oncall", help="Who is on call and knows of it: production asks for it.")]
 RUNS = Path("reports")
 
 
@@ -57,12 +59,16 @@ def run(
     startup: Startup = None,
     engine: Engine = None,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
+    confirm: Confirm = "",
+    oncall: OnCall = "",
 ) -> int:
     """Run drills: load, fault, revert, verdict, postmortem."""
     from drills import suite
     from drills.options import Options
 
-    options = Options(target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine)
+    options = Options(
+        target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine, confirm, oncall
+    )
     return suite.run(names, options, _say)
 
 
@@ -74,6 +80,8 @@ def monthly(
     target: Target = None,
     targets: Targets = None,
     reports: Reports = RUNS,
+    confirm: Confirm = "",
+    oncall: OnCall = "",
 ) -> int:
     """Run the month's drills unattended, and write the index of the month.
 
@@ -83,7 +91,8 @@ def monthly(
     from drills import suite
     from drills.options import Options
 
-    return suite.monthly(names or [], Options(target, targets, reports=reports, plain=True), _say)
+    options = Options(target, targets, reports=reports, plain=True, confirm=confirm, oncall=oncall)
+    return suite.monthly(names or [], options, _say)
 
 
 @app.command()

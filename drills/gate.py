@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from drills import abilities, beside, model, victims, windows
+from drills import abilities, beside, headroom, model, production, stopif, victims, windows
 from drills.clock import Clock
 from drills.errors import DrillError
-from drills.model import Embedded, Fault, HasRights, Json, Replica, Target
+from drills.model import Embedded, Fault, HasRights, Json, Replica, Shared, SharesMonitoring, Target
 from drills.probes import completion, http
 from drills.probes.alerts import is_page
 from drills.probes.http import ProbeError
-from drills.probes.prometheus import Prometheus
+from drills.probes.prometheus import prometheus_of
 from drills.watch import model_of
 
 STEADY_TIMEOUT_S = 30.0
@@ -22,7 +22,9 @@ SETTLE_POLL_S = 2.0
 COMPLETION_TIMEOUT_S = 3.0
 
 
-def refusals(plan: Json, target: Target, replicas: Sequence[Replica], faults: Sequence[Fault]) -> list[str]:
+def refusals(
+    plan: Json, target: Target, replicas: Sequence[Replica], faults: Sequence[Fault], clock: Clock | None = None
+) -> list[str]:
     """Return the reasons of the target and its limits to refuse, each one sentence. Reads only."""
     found = [
         f"{fault.name}: {abilities.lacking(need, target.name, target.kind)}"
@@ -35,40 +37,48 @@ def refusals(plan: Json, target: Target, replicas: Sequence[Replica], faults: Se
     limits = plan["target"]["limits"]
     if closed := windows.refusal(datetime.now(UTC), limits["windows"], limits["freeze"]):
         found.append(closed)
-    if not all(victims.is_route(fault) for fault in faults):  # with all of a route hit there is nobody to carry more
-        found += headroom(plan, target, replicas)
+    found += _traffic(plan, target, replicas, faults, clock or Clock())
+    found += stopif.refusals(limits.get("stop_if") or (), target)
+    if isinstance(target, Shared):
+        found += target.others_at_work()
     for one in beside.wanted(plan, target, []):
         found += one.preflight(target, [])
     found += firing(target)
     return found
 
 
-def headroom(plan: Json, target: Target, replicas: Sequence[Replica]) -> list[str]:
-    """The load must fit into one replica fewer, where the capacity is known."""
-    capacity = target.capacity_per_replica
-    rate = plan["experiment"]["load"]["arrivals"].get("rate")
-    primaries = [r for r in replicas if r.role == "primary"]
-    if capacity is None or rate is None:
+def _traffic(
+    plan: Json, target: Target, replicas: Sequence[Replica], faults: Sequence[Fault], clock: Clock
+) -> list[str]:
+    """Hold what the drill sends against what the replicas can carry, and in production against what users send."""
+    fewer = not all(victims.is_route(fault) for fault in faults)  # with all of a route hit nobody has to carry more
+    real = production.is_production(plan)
+    if not (real or (fewer and headroom.needed(plan, target))):
         return []
-    fits = capacity * (len(primaries) - 1)
-    if rate <= fits:
-        return []
-    return [
-        f"headroom: {rate:g}/s offered, {len(primaries) - 1} replicas carry {fits:g}/s "
-        f"({capacity:g}/s each): lower load.arrivals.rate or add a replica"
-    ]
+    users = headroom.live(plan, target, replicas, clock)
+    gone = victims.most_gone(plan["experiment"].get("faults") or (), replicas)
+    found = headroom.refusals(plan, target, replicas, users, gone=gone) if fewer else []
+    return found + (production.refusals(plan, users) if real else [])
 
 
 def firing(target: Target) -> list[str]:
     """A page that fires already is an incident, not a drill."""
-    if not target.prometheus:
+    server = prometheus_of(target)
+    if server is None:
         return []
     try:
-        alerts = Prometheus(target.prometheus).alerts()
+        alerts = server.alerts()
     except ProbeError as error:
         return [f"alerts: {target.prometheus} cannot be read ({error}): drills need to know that nothing fires"]
-    names = sorted({a["labels"]["alertname"] for a in alerts if a["state"] == "firing" and is_page(a["labels"])})
+    mine = [a["labels"] for a in alerts if a["state"] == "firing" and _on_the_service(a["labels"], target)]
+    names = sorted({labels["alertname"] for labels in mine if is_page(labels)})
     return [f"alerts: {', '.join(names)} fires already: this is an incident, not a drill"] if names else []
+
+
+def _on_the_service(labels: Json, target: Target) -> bool:
+    """Whether an alert may be of the service: one that names another in a label of ours is not."""
+    ours = target.alert_labels if isinstance(target, SharesMonitoring) else {}
+    return all(labels.get(key, value) == value for key, value in ours.items())
 
 
 def settle(target: Target, clock: Clock, *, stopping: Callable[[], bool], say: Callable[[str], None]) -> bool:

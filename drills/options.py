@@ -24,6 +24,8 @@ class Options:
     startup_s: float | None = None
     plain: bool = False
     engine: str | None = None
+    confirm: str = ""  # the target's own name, where it is production
+    oncall: str = ""  # who is on call there, and knows
 
     def __post_init__(self) -> None:
         """Refuse a seed that is none."""

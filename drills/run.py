@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from drills import beside, gate, lock, output, victims
+from drills import beside, followed, gate, headroom, lock, output, victims
 from drills.active import ActiveFaults
 from drills.clock import rng
 from drills.errors import DrillError, Refused, Stopped, Unreachable
@@ -21,9 +21,10 @@ from drills.guards import Guards
 from drills.journal import Journal
 from drills.live import worth_saying
 from drills.load.process import LoadProcess
-from drills.model import Context, Fault, HasLedger, Json, Left, Phase, Replica, Restored
+from drills.model import Context, Fault, Json, Left, Phase, Replica, Restored
 from drills.probes.sampler import Sampler
 from drills.setting import Ended, Setting
+from drills.surroundings import Surroundings
 from drills.tenure import ChangedByOthers, Tenure
 from drills.watch import Watch
 
@@ -55,7 +56,12 @@ class Drill:
         self.beside = ActiveFaults(
             self.run, s.target, s.clock, tell=beside.telling(self.tell), note=beside.telling(self.note), context=context
         )
+        self.around = Surroundings(
+            s.plan, s.target, s.clock, tell=self.tell, note=self.note, ours=lambda: self.active.receipts
+        )
         lives_s = sum(self.plan["phases"][f"{p}_s"] for p in Phase) + LOCK_SLACK_S
+        calm = Context(self.tell, s.clock.sleep, s.clock.mono, lambda: self.stop.reason is not None)
+        self.proxies = followed.Followed(self.run, s.target, s.clock, note=self.note, context=calm, lasts_s=lives_s)
         mine = lock.mine(self.run, s.folder, lives_s, os.getpid(), s.clock)
         self.tenure = Tenure(s.target, mine, s.clock, self.note)
         self.broken: Exception | None = None
@@ -112,6 +118,7 @@ class Drill:
             return Ended("stopped", self._stopped(error))
         status, reason = "completed", ""
         try:
+            self.proxies.put_up(self.target.replicas(), say=self.s.view.say)
             self._start_load()
             self._phases(chosen)
         except ChangedByOthers as error:
@@ -127,13 +134,16 @@ class Drill:
             self._show(None)
             self._finish()
             self.beside.revert_all()
+            self.around.end(stopping=lambda: self.stop.reason is not None, say=self.s.view.say)
         return self._ended(status, reason)
 
     def _ended(self, status: str, reason: str) -> Ended:
-        return Ended(status, reason, self._restored(), (*self.active.manual, *self.beside.manual))
+        return Ended(
+            status, reason, self._restored(), (*self.active.manual, *self.beside.manual, *self.proxies.active.manual)
+        )
 
     def _restored(self) -> Restored:
-        return beside.worst(self.active.restored, self.beside.restored)
+        return beside.worst(self.active.restored, self.beside.restored, self.proxies.active.restored)
 
     def _stopped_by(self, error: Exception) -> tuple[str, str]:
         """Return how the run ends when a fault was told to stop, be it for what is no wish of anybody."""
@@ -176,11 +186,12 @@ class Drill:
         if not found["ok"]:
             raise Refused(f"gate: not in steady state: {found['reason']}; nothing was touched")
         self.s.view.say(f"gate ok: {len(found['replicas'])} replicas answer completions")
+        self.around.begin(sum(self.plan["phases"][f"{p}_s"] for p in Phase) + WATCH_S + DRAIN_S)
         return chosen
 
     def _preflight(self) -> tuple[list[list[Replica]], list[str]]:
         replicas = self.target.replicas()
-        refusals = gate.refusals(self.plan, self.target, replicas, self.s.faults)
+        refusals = gate.refusals(self.plan, self.target, replicas, self.s.faults, self.clock)
         chosen = []
         for number, fault in enumerate(self.s.faults):
             picked = self._pick(number, fault, replicas)
@@ -188,6 +199,7 @@ class Drill:
                 picked = victims.with_processes(self.target, fault, picked, self.tell)
                 refusals += fault.preflight(self.target, picked)
             chosen.append(picked)
+        refusals += [] if refusals else self.proxies.preflight(self.s.faults, replicas)
         if refusals:
             raise Refused("; ".join(refusals))
         pairs = zip(self.s.faults, chosen, strict=True)
@@ -209,7 +221,9 @@ class Drill:
     # ---- the phases --------------------------------------------------------------------------------------
 
     def _start_load(self) -> None:
-        self.sampler.start([*self.watch.jobs(), self.active.job()])
+        self.sampler.start(
+            [*self.watch.jobs(), self.active.job(), *self.around.jobs(), *self.proxies.jobs(self.watch.now)]
+        )
         load_plan = self.s.folder / "load.json"
         load_plan.write_text(json.dumps(self.s.load_plan, indent=2, sort_keys=True) + "\n")
         self.load_began_mono = self.clock.mono()
@@ -278,12 +292,14 @@ class Drill:
         if tripped := self.guards.tripped(self.load.beats(), self.watch.ready()[0]):
             self.tell("guard", tripped)
             raise Stopped(f"guard {tripped['guard']}: {tripped['value']} against {tripped['bound']}")
+        self.around.look_out()
 
     def _ask_target(self) -> None:
         """Ask whether somebody wants the run to end, and whether the timers of its faults still watch."""
         self.next_ask_mono = self.clock.mono() + ASK_INTERVAL_S
         try:
-            who, lost = self.target.custody.asked_to_stop(self.run), self.active.lost_timer()
+            who = self.target.custody.asked_to_stop(self.run)
+            lost = self.active.lost_timer() or self.proxies.active.lost_timer()
         except Unreachable as error:  # the timers need nobody; what they undo is undone at their deadline
             self.next_ask_mono = self.clock.mono() + ASK_AGAIN_S
             self.tell("unreachable", {"asked": "stop, timers", "reason": str(error)})
@@ -305,6 +321,9 @@ class Drill:
     def _enough_left(self, fault: Fault, picked: Sequence[Replica]) -> None:
         if victims.is_route(fault):
             return
+        unknown = fault.effect and self.target.capacity_per_replica is None
+        if unknown and (why := headroom.measured(*self.watch.engines(), picked)):
+            raise Refused(f"{fault.name}: {why}; nothing was touched")
         ready, least = self.watch.ready()[0], self.plan["target"]["limits"]["min_healthy"]
         if fault.effect and ready - len(picked) < least:
             raise Refused(
@@ -347,7 +366,7 @@ class Drill:
 
     def _finish(self) -> None:
         """Load off, ledger collected, a last look at the replicas. One that fails does not stop the others."""
-        for step in (self._load_off, self._collect_ledger, self._look_at_what_is_left):
+        for step in (self._load_off, self._collect_ledger, self._proxies_off, self._look_at_what_is_left):
             try:
                 step()
             except Exception as error:
@@ -361,12 +380,11 @@ class Drill:
         self.sampler.close()
 
     def _collect_ledger(self) -> None:
-        if not isinstance(self.target, HasLedger):
-            return
-        lines = self.target.collect_ledger(self.load_began_mono)
-        with (self.s.folder / "ledger.ndjson").open("w") as out:
-            out.writelines(json.dumps(line) + "\n" for line in lines)
-        self.note("collected", {"file": "ledger.ndjson", "lines": len(lines)})
+        if (said := followed.collect(self.target, self.load_began_mono, self.s.folder / "ledger.ndjson")) is not None:
+            self.note("collected", said)
+
+    def _proxies_off(self) -> None:
+        self.proxies.end(self.watch.now())
 
     def _look_at_what_is_left(self) -> None:
         replicas = gate.look_at_replicas(self.target)

@@ -13,7 +13,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import drills
-from drills import errors, gate, live, lock, opening, plan, present, publish, report, runfolder, signals, verdict
+from drills import (
+    errors,
+    gate,
+    live,
+    lock,
+    opening,
+    plan,
+    present,
+    production,
+    publish,
+    report,
+    runfolder,
+    signals,
+    verdict,
+)
 from drills.clock import Clock
 from drills.errors import DrillError, Refused
 from drills.experiment import Experiment, find_experiment, load_experiment
@@ -51,6 +65,7 @@ def run(
     when it has ended.
     """
     spec = target_spec(options)
+    production.require_flags(spec, options)
     experiments = [experiment(name) for name in names]
     _refuse_hopeless(experiments, spec, options, echo)
     runfolder.prepare(options.reports / "runs")
@@ -223,6 +238,7 @@ def header(planned: plan.Plan, word: str, target: Target, options: Options) -> J
         "python": platform.python_version(),
         "seed": planned.seed,
         "target": planned.target.name,
+        "oncall": options.oncall or None,
         "command": _command(planned, word, options),
         "plan": content,
         "versions": facts.pop("versions", {}),
@@ -240,6 +256,8 @@ def _command(planned: plan.Plan, word: str, options: Options) -> str:
         ("--startup", None if options.startup_s is None else f"{options.startup_s:g}s"),
         ("--port-base", options.port_base),
         ("--engine", options.engine),
+        ("--confirm", options.confirm or None),
+        ("--oncall", options.oncall or None),
     ):
         words += [flag, str(value)] if value is not None else []
     return shlex.join(words)

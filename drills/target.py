@@ -28,6 +28,7 @@ from drills.targetfile import (
     Secret,
     TargetFile,
     TargetsFile,
+    value_of,
 )
 from drills.validate import validate
 from drills.yamlfile import Document, Key
@@ -111,13 +112,18 @@ class TargetSpec:
         """Raise UsageError for what can be declared but not kept yet: a safety that does nothing is none."""
         if self.kind not in (LAB, "kubernetes"):
             raise UsageError(f"target '{self.name}': kind {self.kind} is not in this version; use --target {LAB}")
-        unkept = {
-            "endpoint.api_key": self.api_key is not None,
-            "prometheus.bearer": bool(self.prometheus and self.prometheus.bearer),
-            "alertmanager.bearer": bool(self.alertmanager and self.alertmanager.bearer),
-        }
+        unkept = {}
         for name in (name for name, asked in unkept.items() if asked):
             raise UsageError(f"target '{self.name}': {name} is not kept in this version; remove it to drill without")
+
+    def require_secrets(self) -> None:
+        """Raise UsageError when a secret that is named cannot be read now: better than in the middle of a run."""
+        for secret in (
+            self.api_key,
+            self.prometheus.bearer if self.prometheus else None,
+            self.alertmanager.bearer if self.alertmanager else None,
+        ):
+            value_of(secret)
 
     def to_json(self) -> Json:
         """Return the target as plan.json holds it: plain numbers, no secrets."""

@@ -38,19 +38,38 @@ class Secret(Params):
                 return value
         raise PydanticCustomError(SECRET, "a secret is never written into this file; write {env: NAME} or {file: PATH}")
 
+    def absolute_file(self) -> str | None:
+        """Return the whole path of the file that holds it, None where it is not in a file."""
+        return None if self.file is None else str(Path(self.file).expanduser().absolute())
+
     def value(self) -> str:
         """Return the secret itself. Raises UsageError that names the place, not the secret."""
         if self.env is not None:
             found = os.environ.get(self.env)
             if not found:
                 raise UsageError(f"secret: the environment variable {self.env} is not set")
-            return found
+            return _one_word(found, f"the environment variable {self.env}")
         path = Path(str(self.file)).expanduser()
         try:
-            return path.read_text(encoding="utf-8").strip()
+            text = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
             raise UsageError(f"secret: {path} cannot be read: {reason}") from None
+        return _one_word(text, str(path))
+
+
+def _one_word(text: str, where: str) -> str:
+    """Return a secret that fits into a header; what is wrong with one is said without it."""
+    found = text.strip()
+    if not found or not all("!" <= char <= "~" for char in found):
+        what = "is empty" if not found else "holds more than one word of printable ASCII: is that the right one?"
+        raise UsageError(f"secret: {where} {what}")
+    return found
+
+
+def value_of(secret: Secret | None) -> str | None:
+    """Return a secret itself, None where none is declared. Raises UsageError that names its place."""
+    return None if secret is None else secret.value()
 
 
 def _url(value: Any) -> Any:

@@ -49,6 +49,13 @@ def choose(
     return sorted(random_.sample(eligible, count), key=lambda r: r.name)
 
 
+def most_gone(faults: Sequence[Json], replicas: Sequence[Replica]) -> int:
+    """Return how many replicas the faults of a plan take away together at most, at least one."""
+    healthy = sum(r.role == "primary" and r.ready for r in replicas)
+    asked = [item["params"]["victims"] for item in faults if "victims" in item["params"]]
+    return max([1, *(wanted(one, healthy) for one in asked)])
+
+
 def is_route(fault: Fault) -> bool:
     """Whether the fault aims at the route to all primaries, and not at some of them."""
     return bool(getattr(fault, "route", False))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from drills.errors import DrillError
-from drills.model import HasEvents, HasGpus, Json, Replica, Target
-from drills.probes import completion, gpu_host, health, http, promql, router, vllm
+from drills.model import Embedded, HasEvents, HasGpus, Json, Replica, Target
+from drills.probes import completion, gpu_host, health, http, notified, promql, router, vllm
 from drills.probes.alerts import AlertWatch, is_page, wall
 from drills.probes.http import ProbeError
-from drills.probes.prometheus import Alertmanager, Prometheus
+from drills.probes.prometheus import alertmanager_of, prometheus_of
 from drills.probes.sampler import Job
 
 Tell = Callable[[str, Json], None]
@@ -22,6 +23,7 @@ SCRAPE_TIMEOUT_S = 2.0
 HEALTH_TIMEOUT_S = 2.0  # longer than a router's, so that an answer that is late for the router is seen for what it is
 GPU_INTERVAL_S = 5.0
 PROMQL_INTERVAL_S = 5.0
+LOOKS_KEPT = 20  # at each engine
 
 
 class Watch:
@@ -35,6 +37,7 @@ class Watch:
         self.disturbed: list[Json] = []  # replica events seen before the fault: somebody else's doing
         self.seen_event = self.seen_note = 0
         self.firing: dict[str, bool] = {}
+        self.looks: dict[str, deque[Json]] = {}  # at engines, the last ones
         self.hands_off = False  # while a fault is being injected: NVML would be a client of the GPU being reset
 
     # ---- what the run asks -----------------------------------------------------------------------------
@@ -51,10 +54,21 @@ class Watch:
             ready = [r for r in primaries if r.ready and self.served.get(r.name) == identity(r)]
         return len(ready) >= self.target.expected_replicas
 
+    def engines(self) -> tuple[dict[str, list[Json]], list[str]]:
+        """Return the last looks at each engine, and the names of the primaries."""
+        with self.lock:
+            looks = {name: list(seen) for name, seen in self.looks.items()}
+            return looks, sorted(r.name for r in self.replicas.values() if r.role == "primary")
+
     def quiet(self) -> bool:
         """Whether no page that we saw fire still fires; a ticket may stay open for days."""
         with self.lock:
             return not any(self.firing.values())
+
+    def now(self) -> list[Replica]:
+        """Return the replicas as they were seen last."""
+        with self.lock:
+            return list(self.replicas.values())
 
     # ---- jobs ------------------------------------------------------------------------------------------
 
@@ -69,11 +83,9 @@ class Watch:
         if self.target.router_metrics:
             found.append(Job("router", "router", 1.0, _scrape(router.scrape, self.target.router_metrics)))
         alerts = AlertWatch(self._alert)
-        if self.target.prometheus:
-            prometheus = Prometheus(self.target.prometheus)
+        if (prometheus := prometheus_of(self.target)) is not None:
             found.append(Job("alerts", "prometheus", 0.5, lambda: alerts.prometheus(prometheus)))
-        if self.target.alertmanager:
-            manager = Alertmanager(self.target.alertmanager)
+        if (manager := alertmanager_of(self.target)) is not None:
             found.append(Job("alerts", "alertmanager", 1.0, lambda: alerts.alertmanager(manager)))
         if isinstance(self.target, HasEvents):
             found.append(Job("events", self.target.name, 0.25, self._look_at_events))
@@ -86,10 +98,19 @@ class Watch:
         found: list[Job] = []
         if any(item["check"] == "health_honest" for item in self.plan["experiment"]["checks"]):
             found += [Job("health", r.name, 1.0, self._health(r)) for r in self.replicas.values()]
-        for name, query in promql.wanted(self.plan).items() if self.target.prometheus else ():
-            server = Prometheus(str(self.target.prometheus))
+        if self._counts_notifications() and (manager := alertmanager_of(self.target)) is not None:
+            found.append(Job(notified.PROBE, "alertmanager", 1.0, notified.Notifications(manager, self.tell).look))
+        for name, query in promql.wanted(self.plan).items():
+            if (server := prometheus_of(self.target)) is None:
+                break
             found.append(Job("promql", name, PROMQL_INTERVAL_S, functools.partial(promql.ask, server, query)))
         return found
+
+    def _counts_notifications(self) -> bool:
+        """Whether a check wants to know of notifications that a target's Alertmanager sends past us."""
+        wanted = [c for c in self.plan["experiment"]["checks"] if c["check"] == "alert"]
+        told = not isinstance(self.target, Embedded)
+        return told and any(c["params"].get("notified_within") is not None for c in wanted)
 
     def skip_past(self) -> None:
         """Forget events and notifications from before this run."""
@@ -150,6 +171,8 @@ class Watch:
                 seen.update(names)
                 absent = sorted(vllm.NAMES.keys() - names.keys())
                 self.tell("metrics.names", {"replica": replica.name, "names": names, "absent": absent})
+            with self.lock:
+                self.looks.setdefault(replica.name, deque(maxlen=LOOKS_KEPT)).append(values)
             return values
 
         return look

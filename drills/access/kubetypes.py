@@ -57,6 +57,8 @@ CONFIGMAPS = Resource("", "v1", "configmaps")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 REPLICASETS = Resource("apps", "v1", "replicasets")
 STATEFULSETS = Resource("apps", "v1", "statefulsets")
+DEPLOYMENTS = Resource("apps", "v1", "deployments")
+AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers")
 
 
 def causes_of(data: Json) -> tuple[Json, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from drills.access.kubernetes import Api
 from drills.access.kubetypes import PODS, ClusterAway, ClusterError
-from drills.cluster.pods import Pod, Slots
+from drills.cluster.pods import Pod, Slots, disruption
 from drills.errors import DrillError
 from drills.model import Json
 
@@ -45,6 +45,7 @@ class Changes:
         self._events: list[Json] = []
         self._listed: set[str] = set()  # roles whose pods have been seen once
         self._problem: dict[str, str] = {}
+        self._disrupted: dict[str, tuple[str, str]] = {}  # UID → name of the pod, and by what it goes
         self._open: dict[str, Any] = {}  # role → response of its watch
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -62,6 +63,11 @@ class Changes:
             if not found and self._problem:
                 raise ClusterAway(next(iter(self._problem.values())))
         return found
+
+    def disrupted(self) -> dict[str, tuple[str, str]]:
+        """Return the pods that somebody took away since the watch began, by UID, each with its name and how."""
+        with self._lock:
+            return dict(self._disrupted)
 
     def close(self) -> None:
         """End the watches."""
@@ -130,6 +136,8 @@ class Changes:
 
     def _tell(self, pod: Pod) -> None:
         """Tell what is different about a pod."""
+        if how := disruption(pod):
+            self._disrupted[pod.uid] = (pod.name, how)
         known = self._known.get(pod.uid)
         if known is None:
             known = self._known[pod.uid] = _Known(pod, up=False)

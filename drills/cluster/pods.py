@@ -21,8 +21,19 @@ POD, NODE, HOST_NETWORK, GPUS = "drills/pod", "drills/node", "drills/host-networ
 HASH: Final = "pod-template-hash"
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 ENDED: Final = ("Succeeded", "Failed")
+#: The fact that says by what somebody takes the pod away, in the cluster's own word.
+DISRUPTION: Final = "disruption"
 #: Kinds of controller whose pods keep their name when they are replaced.
 NAMED: Final = ("StatefulSet",)
+
+
+#: Why a pod is disrupted, where that is somebody's doing and no consequence of load on its node.
+DISRUPTED_BY: Final = {
+    "EvictionByEvictionAPI": "evicted",
+    "DeletionByTaintManager": "driven off by a taint of its node",
+    "PreemptionByScheduler": "preempted",
+    "DeletionByPodGC": "deleted, for its node is gone",
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ def slim(item: Json, *, role: str, container: str | None) -> Pod:
     owner = _owner(meta)
     chosen = _container(meta, spec, container)
     mine: Json = next((s for s in status.get("containerStatuses") or () if s.get("name") == chosen.get("name")), {})
+    gone = _condition(status, "DisruptionTarget")
     ended, going = status.get("phase") in ENDED, bool(meta.get("deletionTimestamp"))
     running = (mine.get("state") or {}).get("running") or {}
     ready = not (ended or going) and _condition(status, "Ready").get("status") == "True"
@@ -94,6 +106,7 @@ def slim(item: Json, *, role: str, container: str | None) -> Pod:
             "container": str(chosen.get("name") or ""),
             "container_id": str(mine.get("containerID") or "").rpartition("//")[2],
             "host_ip": str(status.get("hostIP") or ""),
+            DISRUPTION: str(gone.get("reason") or "") if gone.get("status") == "True" else "",
         },
     )
 
@@ -142,6 +155,11 @@ def _tcp_probes(container: Json) -> tuple[int, ...]:
     probes = (container.get(f"{kind}Probe") or {} for kind in ("readiness", "liveness", "startup"))
     asked = [probe["tcpSocket"].get("port") for probe in probes if probe.get("tcpSocket")]
     return tuple(int(port) for one in asked if str(port := named.get(str(one), one)).isdigit())
+
+
+def disruption(pod: Pod) -> str:
+    """Say by what somebody takes a pod away; empty when nobody does."""
+    return DISRUPTED_BY.get(str(pod.facts[DISRUPTION]), "")
 
 
 def _gpus(container: Json) -> str:

@@ -21,8 +21,12 @@ LOOK: Final[frozenset[Right]] = frozenset(
         ("watch", "", "pods"),
         ("get", APPS, "replicasets"),
         ("get", APPS, "statefulsets"),
+        ("get", APPS, "deployments"),  # whether somebody else changes the service
+        ("list", "autoscaling", "horizontalpodautoscalers"),
     }
 )
+#: Whether a node is cordoned. Nodes are in no namespace: without this right a cordon is not seen, and that is said.
+GET_NODES: Final[Right] = ("get", "", "nodes")
 #: Who drills, and what is to be put back.
 CUSTODY: Final[frozenset[Right]] = frozenset(
     {

@@ -20,12 +20,14 @@ from drills.cluster.custody import ClusterCustody
 from drills.cluster.fronted import Fronted, placed
 from drills.cluster.gpunode import ClusterGpuNode
 from drills.cluster.helpers import STATE_DIR, name_of
+from drills.cluster.others import Hands
 from drills.cluster.pods import HOST_NETWORK, POD, Owner, Pod, Slots
 from drills.custody import Custody
 from drills.errors import Refused, UsageError
-from drills.model import Fault, Host, Json, Replica
+from drills.model import Fault, Host, Json, Receipt, Replica
 from drills.probes import http
 from drills.target import TargetSpec
+from drills.targetfile import value_of
 
 #: A pod that is told to end now gets the second that `kubectl delete --now` gives; none at all would only take its
 #: object away and leave the process to itself.
@@ -61,6 +63,8 @@ class KubernetesTarget(Fronted):
         self._begin_fronts()
         self._reached: set[str] = set()  # nodes with a helper of the present run
         self._changes = Changes(api, self.where.namespace, self._selectors, self._slim, self._slots)
+        self._hands = Hands(api, self.where.namespace, self._pods, self._changes.disrupted)
+        self.alert_labels = dict(spec.alerts_labels) or {"namespace": self.where.namespace}
         found = self._pods()
         self._refuse_nobody(found)
         self.expected_replicas = self._expected(found)
@@ -88,8 +92,16 @@ class KubernetesTarget(Fronted):
         return self._keeper.nodes.host(self._keeper.run, name)
 
     def http(self) -> urllib3.PoolManager:
-        """Return a pool that reaches the pods: plainly, or through the API server's proxy."""
-        return http.pool() if self.direct else self.api.http()
+        """Return a pool that reaches the pods: plainly, with the endpoint's key, or through the API server's proxy.
+
+        That one takes the header with the key for itself.
+        """
+        return http.pool(value_of(self.spec.api_key)) if self.direct else self.api.http()
+
+    def bearer(self, of: str) -> str | None:
+        """Return the token for its Prometheus or Alertmanager. Raises UsageError that names its place."""
+        server = self.spec.prometheus if of == "prometheus" else self.spec.alertmanager
+        return value_of(server.bearer) if server else None
 
     def facts(self) -> Json:
         """Return versions, and what the pods are made of."""
@@ -121,7 +133,7 @@ class KubernetesTarget(Fronted):
             found.append(
                 "probes reach the pods through the API server, which adds to every time-to-first-token of theirs"
             )
-        return found
+        return found + self._hands.notes()
 
     # ---- abilities -----------------------------------------------------------------------------------
 
@@ -205,6 +217,14 @@ class KubernetesTarget(Fronted):
     def rights_refusals(self, faults: Sequence[Fault]) -> list[str]:
         """Return what these faults need and our credentials do not allow."""
         return rights.refusals(self.api, self.where.namespace, faults, proxy=not self.direct, ledger=self.where.ledger)
+
+    def others_at_work(self) -> list[str]:
+        """Return what others are doing to the service now: rollouts, autoscalers, drains."""
+        return self._hands.at_work()
+
+    def changes_by_others(self, ours: Sequence[Receipt]) -> list[Json]:
+        """Return what others have changed since."""
+        return self._hands.changes(ours)
 
     def replica_events(self, after: int) -> list[Json]:
         """Return what happened to the pods after event number `after`."""
