@@ -24,7 +24,7 @@ LOOK_TIMEOUT_S: Final = 60.0
 COMMAND_TIMEOUT_S: Final = 20.0
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 #: Into the mounts of the node's first process: there nvidia-smi finds its library, the devices and its daemon's socket.
-ENTER: Final = ("nsenter", "--target", "1", "--mount", "--")
+ENTER: Final = ("nsenter", "--target", "1", "--mount")
 NODE_ROOT: Final = "/proc/1/root"
 GKE: Final = "/home/kubernetes/bin/nvidia"
 #: Where nvidia-smi is on a node, and how it runs from there: the driver of the host, of the GPU operator, of GKE.

@@ -18,7 +18,7 @@ from drills.cluster import rbac
 from drills.model import Json
 from tests.cluster import layout, node
 from tests.cluster.cache import TREE
-from tests.cluster.emulator import SELECTOR, Emulator
+from tests.cluster.emulator import Emulator
 from tests.cluster.kube import MANIFESTS, REQUEST_TIMEOUT_S
 
 FOLDER = "/run/drills-gpu"
@@ -102,18 +102,10 @@ class GpuEmulator(Emulator):
         return [*super().left(), *(f"job {job.metadata.name}" for job in jobs.items)]
 
     def holders(self) -> dict[str, str]:
-        """Return which pod was given which GPU: UUID → pod UID."""
-        return {self.visible(pod.metadata.name): str(pod.metadata.uid) for pod in self.namespace.ready_pods(SELECTOR)}
-
-    def visible(self, pod: str) -> str:
-        """Return what the device plugin told a pod of its GPU."""
-        from kubernetes.stream import stream
-
-        said = stream(
-            self.namespace.core.connect_get_namespaced_pod_exec, pod, self.namespace.name,
-            command=["printenv", "NVIDIA_VISIBLE_DEVICES"], stdout=True, stderr=False, stdin=False, tty=False,
-        )  # fmt: skip
-        return str(said).strip()
+        """Return which replica holds which GPU: UUID → pod UID."""
+        ours = self.uids()
+        survey = json.loads(on_node("-m", "drills.access.gpunodes", "--smi", SMI))
+        return {holder["gpu"]: holder["pod"] for holder in survey["holders"] if holder["pod"] in ours}
 
 
 def on_node(*words: str) -> str:

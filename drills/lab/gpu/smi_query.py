@@ -1,7 +1,7 @@
 """What the nvidia-smi stand-in tells: `-L`, `-q -x`, `--query-gpu`, `--query-compute-apps`.
 
-`lab.…` are the lab's own fields, and `lab_device` in the XML its own element; no nvidia-smi has them (the real one tells
-no uptime at all, only NVML does). They let a drill prove a reset where no compiler could build the NVML shim.
+`lab.…` are the lab's own fields, and `lab_device` in the XML its own element; no nvidia-smi has them (the real one
+tells no uptime at all, only NVML does). They let a drill prove a reset where no compiler could build the NVML shim.
 """
 
 from __future__ import annotations
