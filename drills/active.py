@@ -63,7 +63,8 @@ class ActiveFaults:
         self.receipts.append(receipt)
         armed = self.target.custody.arm(receipt)
         if armed["pid"] is not None:  # none is needed where there is nothing to undo
-            timer = {"pid": armed["pid"], "start": armed["start"], "deadline_s": deadline_s, "host": receipt.host}
+            timer = {key: armed[key] for key in ("pid", "start")}
+            timer |= {"deadline_s": receipt.deadline_s, "host": receipt.host}
             self.timed.add(receipt.id)
             self.tell("timer.armed", {"receipt": receipt.id, **timer})
         if self.context.stopping():
