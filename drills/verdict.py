@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from drills import evidence, files
 from drills.checks import CHECKS, validity
+from drills.checks.base import named
 from drills.errors import (
     EXIT_FAIL,
     EXIT_INCONCLUSIVE,
@@ -154,7 +155,7 @@ def _status(ev: Evidence) -> str:
 
 
 def _row(ev: Evidence, item: Json, status: str) -> CheckResult:
-    name, raw = _named(item)
+    name, raw = named(item)
     if name not in CHECKS:
         return CheckResult(name, Verdict.INCONCLUSIVE, reason=f"unknown check{nearest(name, CHECKS)}", params=raw)
     check = CHECKS[name]
@@ -178,14 +179,6 @@ def _row(ev: Evidence, item: Json, status: str) -> CheckResult:
         broke: Json = {"broke": f"{type(exc).__name__}: {exc}"}
         found = CheckResult(name, Verdict.INCONCLUSIVE, reason="cannot be told from these files", detail=broke)
     return _finite(replace(found, params=raw))
-
-
-def _named(item: Json) -> tuple[str, Json]:
-    """Read `{"check": name, "params": {...}}`, or `{name: {...}}` as people write it."""
-    if "check" in item:
-        return str(item["check"]), dict(item.get("params") or {})
-    name, params = next(iter(item.items()))
-    return str(name), dict(params or {})
 
 
 def _planned_watch_s(plan: Json) -> float:

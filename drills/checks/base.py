@@ -78,3 +78,11 @@ def by_deadline(value_s: float | None, within_s: float, observed_s: float) -> Ve
 
 
 NO_INJECTION = "nothing was injected, so there is nothing to judge"
+
+
+def named(item: Json) -> tuple[str, Json]:
+    """Read `{"check": name, "params": {...}}`, or `{name: {...}}` as people write it."""
+    if "check" in item:
+        return str(item["check"]), dict(item.get("params") or {})
+    name, params = next(iter(item.items()))
+    return str(name), dict(params or {})

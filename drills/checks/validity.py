@@ -15,6 +15,7 @@ import polars as pl
 from drills import records, stats
 from drills.checks import whole
 from drills.checks.accounted import mismatch
+from drills.checks.base import named
 from drills.checks.watching import PROBE_GAP_S, blind, deeds, looks
 from drills.evidence import Evidence
 from drills.model import Event, Json, Phase, Verdict
@@ -198,7 +199,7 @@ def _proven(ev: Evidence) -> str:
     for receipt in ev.receipts:
         for proof, word in (("proof.on", "on"), ("proof.off", "off")):
             seen = [e.data for e in ev.of(proof) if e.data.get("receipt") == receipt["id"]]
-            if why := _unproven(seen, proof):
+            if why := _unproven(seen, proof) or _others(ev, seen, proof):
                 return f"{receipt['fault']} is not proven {word}: {why}"
         if why := _astray(ev, receipt):
             return f"{receipt['fault']} is not proven on: {why}"
@@ -206,7 +207,7 @@ def _proven(ev: Evidence) -> str:
 
 
 def _unproven(seen: list[Json], proof: str) -> str:
-    """Say why the last look proves nothing; empty when it does. What hurt others later on, `untouched` tells."""
+    """Say why the last look proves nothing; empty when it does."""
     if not seen:
         return "nobody looked"
     last = seen[-1]
@@ -215,10 +216,22 @@ def _unproven(seen: list[Json], proof: str) -> str:
     found = last.get("evidence") or []
     if not found or not all(is_text(item.get("what")) and len(item) > 1 for item in found):
         return "there is no evidence with that word"
-    others = last.get("bystanders_ok")
-    if others is None:
-        return "nobody looked at the others"
-    return "others were hit as well" if proof == "proof.on" and not others else ""
+    return "nobody looked at the others" if last.get("bystanders_ok") is None else ""
+
+
+def _others(ev: Evidence, seen: list[Json], proof: str) -> str:
+    """Say that others were hit as well, which `untouched` finds where it is asked, and which voids the run where not.
+
+    What hurt them later on shows in the way back's proof, and only `untouched` tells it.
+    """
+    if proof != "proof.on" or seen[-1].get("bystanders_ok") or "untouched" in _asked(ev):
+        return ""
+    return "others were hit as well"
+
+
+def _asked(ev: Evidence) -> set[str]:
+    """Return the names of the checks that the experiment asks for."""
+    return {named(item)[0] for item in ev.plan.get("experiment", {}).get("checks", ())}
 
 
 def _astray(ev: Evidence, receipt: Json) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from drills import evidence, present, verdict
 from drills.checks import validity
+from drills.checks.base import named
 from drills.errors import EXIT_USAGE, DrillError
 from drills.model import Restored, RunVerdict, Verdict
 from drills.report import run as report
@@ -449,9 +450,16 @@ def test_a_proof_that_says_nothing_is_none(tmp_path: Path, proof: str) -> None:
         run = runs.healthy()
         run.of(proof)[0].update(spoilt)
         assert f"not proven {proof.removeprefix('proof.')}" in judged(run, tmp_path / str(number)).reason
+
+
+def test_that_others_were_hit_fails_who_asks_for_it_and_voids_the_run_of_who_does_not(tmp_path: Path) -> None:
     run = runs.healthy()
     run.of("proof.on")[0]["bystanders_ok"] = False
-    assert "others were hit as well" in judged(run, tmp_path / "others").reason
+    told = judged(run, tmp_path / "told")
+    assert told.verdict is Verdict.FAIL
+    assert [row.check for row in told.checks if row.verdict is Verdict.FAIL] == ["untouched"]
+    run.plan["experiment"]["checks"] = [one for one in runs.ALL_CHECKS if named(one)[0] != "untouched"]
+    assert "others were hit as well" in judged(run, tmp_path / "untold").reason
 
 
 # ---- what is left of receipts ---------------------------------------------------------------------------
