@@ -199,14 +199,14 @@ def _proven(ev: Evidence) -> str:
     for receipt in ev.receipts:
         for proof, word in (("proof.on", "on"), ("proof.off", "off")):
             seen = [e.data for e in ev.of(proof) if e.data.get("receipt") == receipt["id"]]
-            if why := _unproven(seen, proof) or _others(ev, seen, proof):
+            if why := _unproven(seen) or _others(ev, seen, proof):
                 return f"{receipt['fault']} is not proven {word}: {why}"
         if why := _astray(ev, receipt):
             return f"{receipt['fault']} is not proven on: {why}"
     return ""
 
 
-def _unproven(seen: list[Json], proof: str) -> str:
+def _unproven(seen: list[Json]) -> str:
     """Say why the last look proves nothing; empty when it does."""
     if not seen:
         return "nobody looked"
