@@ -141,16 +141,17 @@ def make_plan(
     return replace(plan, steps=sentences(_as_written(plan)))
 
 
-def load_json(plan: Plan, *, records: str, api_key_file: str | None = None, cpu: int | None = None) -> Json:
+def load_json(plan: Plan, *, records: str, cpu: int | None = None) -> Json:
     """Return the load process's own plan (load.json); `records` is the file it writes, an absolute path."""
     arrivals, client, workload = _dump(plan.load.arrivals), _dump(plan.load.client), _dump(plan.load.workload)
     retries, degradation = client["retries"], plan.target.degradation
-    open_loop = plan.load.arrivals.kind != "users"
+    open_loop, key = plan.load.arrivals.kind != "users", plan.target.api_key
     return {
         "run": plan.run,
         "url": plan.target.url,
         "model": plan.target.model,
-        "api_key_file": api_key_file,
+        "api_key_file": key.absolute_file() if key else None,
+        "api_key_env": key.env if key else None,
         "headers": {"X-Drill-Run": plan.run},
         "user": f"drill-{plan.run}",
         "seed": plan.seed,

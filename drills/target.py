@@ -109,12 +109,9 @@ class TargetSpec:
         return frozenset(found)
 
     def require_supported(self) -> None:
-        """Raise UsageError for what can be declared but not kept yet: a safety that does nothing is none."""
+        """Raise UsageError for what can be declared but not drilled yet."""
         if self.kind not in (LAB, "kubernetes"):
             raise UsageError(f"target '{self.name}': kind {self.kind} is not in this version; use --target {LAB}")
-        unkept = {}
-        for name in (name for name, asked in unkept.items() if asked):
-            raise UsageError(f"target '{self.name}': {name} is not kept in this version; remove it to drill without")
 
     def require_secrets(self) -> None:
         """Raise UsageError when a secret that is named cannot be read now: better than in the middle of a run."""

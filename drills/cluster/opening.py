@@ -37,6 +37,7 @@ def refuse_impossible(_spec: TargetSpec, _faults: Sequence[Fault]) -> None:
 @contextmanager
 def opened(spec: TargetSpec, _options: Options, echo: Echo) -> Iterator[Target]:
     """Connect and look at the pods; nothing is changed by that."""
+    spec.require_secrets()
     target = _target(spec)
     try:
         echo(f"cluster {target.api.name}: {state_of(target)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +97,7 @@ class LoadPlan:
     workload: WorkloadPlan = field(default_factory=WorkloadPlan)
     client: ClientPlan = field(default_factory=ClientPlan)
     api_key_file: str | None = None
+    api_key_env: str | None = None  # the name of a variable
     headers: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
     fallback_models: tuple[str, ...] = ()
@@ -120,7 +122,11 @@ class LoadPlan:
         return plan
 
     def api_key(self) -> str | None:
-        """Return the key from its file (it never stands on a command line), None when there is none."""
+        """Return the key from its place (it never stands on a command line), None when there is none."""
+        if self.api_key_env is not None:
+            if found := os.environ.get(self.api_key_env, "").strip():
+                return found
+            raise FileProblem("load.json", f"the environment variable {self.api_key_env} is not set; check api_key")
         if self.api_key_file is None:
             return None
         try:

@@ -13,6 +13,8 @@ from drills.probes.http import ProbeError, request
 #: A ledger proxy in front of the replica lets it through as if it were not there (`drills.ledger.PROBE`).
 PAST_FAULTS = {"X-Drill-Probe": "completion"}
 
+KEY = "it wants a key: name it in endpoint.api_key; none gets through the API server, so `kubernetes.reach: direct` too"
+
 
 def complete(http: urllib3.PoolManager, url: str, model: str, *, timeout_s: float) -> Json:
     """Return {ttft_ms, tokens} of one token from the server at `url` (without /v1).
@@ -30,6 +32,8 @@ def complete(http: urllib3.PoolManager, url: str, model: str, *, timeout_s: floa
     way = f"{url}/v1/chat/completions"
     status, data = request(http, "POST", way, timeout_s=timeout_s, body=body, headers=PAST_FAULTS)
     took_ms = round((time.monotonic() - began) * 1e3, 3)
+    if status in (401, 403):
+        raise ProbeError(f"HTTP {status}: {KEY}")
     if status != 200:
         raise ProbeError(f"HTTP {status}")
     try:

@@ -14,9 +14,9 @@ class ProbeError(Exception):
     """A measurement that could not be made; its text is the reason."""
 
 
-def pool() -> urllib3.PoolManager:
-    """Return a pool of connections; each thread uses its own."""
-    return urllib3.PoolManager(retries=False, num_pools=8)
+def pool(key: str | None = None) -> urllib3.PoolManager:
+    """Return a pool of connections; each thread uses its own. `key` goes with each request, as a bearer token."""
+    return urllib3.PoolManager(retries=False, num_pools=8, headers={"Authorization": f"Bearer {key}"} if key else None)
 
 
 def pool_for(target: object) -> urllib3.PoolManager:
@@ -42,7 +42,7 @@ def request(
             method,
             url,
             body=data,
-            headers={"Content-Type": "application/json", **(headers or {})} if data else headers,
+            headers={**http.headers, **({"Content-Type": "application/json"} if data else {}), **(headers or {})},
             timeout=urllib3.Timeout(total=timeout_s),
         )
     except urllib3.exceptions.HTTPError as error:

@@ -11,12 +11,17 @@ from typing import Any
 import requests
 from prometheus_api_client import PrometheusConnect
 from requests.adapters import HTTPAdapter
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 from urllib3.util.retry import Retry
 
-from drills.model import Json, Target
+from drills.model import HasTokens, Json, Target
 from drills.probes.http import ProbeError
 
 TIMEOUT_S = 3.0
+#: Alertmanager's counters of what it handed to receivers, retries included, and of what they did not take.
+REQUESTS = "alertmanager_notification_requests_total"
+FAILED = "alertmanager_notification_requests_failed_total"
 
 
 class Prometheus:
@@ -24,9 +29,7 @@ class Prometheus:
 
     def __init__(self, url: str, *, bearer: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self.url, self.timeout_s = url.rstrip("/"), timeout_s
-        self.session = requests.Session()
-        if bearer:
-            self.session.headers["Authorization"] = f"Bearer {bearer}"
+        self.session = _session(bearer)
         never = Retry(total=0, redirect=0)
         self.client = PrometheusConnect(url=self.url, session=self.session, retry=never, timeout=int(timeout_s) or 1)
         self.session.mount(self.url, HTTPAdapter(max_retries=never))
@@ -56,15 +59,41 @@ class Prometheus:
 class Alertmanager:
     """One Alertmanager."""
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, bearer: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self.url, self.timeout_s = url.rstrip("/"), timeout_s
-        self.session = requests.Session()
+        self.session = _session(bearer)
         self.session.mount(self.url, HTTPAdapter(max_retries=Retry(total=0, redirect=0)))
 
     def alerts(self) -> list[Json]:
         """Return its alerts with state, startsAt and silences. Raises ProbeError."""
         found: list[Json] = _get(self.session, f"{self.url}/api/v2/alerts", self.timeout_s)
         return found
+
+    def groups(self) -> list[Json]:
+        """Return its groups with labels, receiver, and their alerts that nothing silences. Raises ProbeError."""
+        url = f"{self.url}/api/v2/alerts/groups?silenced=false&inhibited=false"
+        found: list[Json] = _get(self.session, url, self.timeout_s)
+        return found
+
+    def sent(self) -> float:
+        """Return how many notifications were accepted by whoever was to get them. Raises ProbeError."""
+        text = _text(self.session, f"{self.url}/metrics", self.timeout_s)
+        counts = {name: _counter(text, name) for name in (REQUESTS, FAILED)}
+        if counts[REQUESTS] is None:
+            raise ProbeError(f"/metrics has no {REQUESTS}")
+        return (counts[REQUESTS] or 0.0) - (counts[FAILED] or 0.0)
+
+    def ways(self) -> dict[str, int]:
+        """Return in how many ways each receiver of its configuration is notified: 0 tells nobody. Raises ProbeError."""
+        status = _get(self.session, f"{self.url}/api/v2/status", self.timeout_s)
+        try:
+            receivers = YAML(typ="safe").load(status["config"]["original"])["receivers"]
+            return {
+                str(one["name"]): sum(len(part or ()) for key, part in one.items() if key.endswith("_configs"))
+                for one in receivers
+            }
+        except (YAMLError, LookupError, TypeError):
+            raise ProbeError("its configuration cannot be read") from None
 
     def silences(self) -> list[Json]:
         """Return its silences with id, status, matchers, comment and endsAt, expired ones too. Raises ProbeError."""
@@ -90,12 +119,31 @@ class Alertmanager:
 
 def prometheus_of(target: Target) -> Prometheus | None:
     """Return the target's Prometheus, None when it names none."""
-    return Prometheus(target.prometheus) if target.prometheus else None
+    bearer = target.bearer("prometheus") if isinstance(target, HasTokens) else None
+    return Prometheus(target.prometheus, bearer=bearer) if target.prometheus else None
 
 
 def alertmanager_of(target: Target) -> Alertmanager | None:
     """Return the target's Alertmanager, None when it names none."""
-    return Alertmanager(target.alertmanager) if target.alertmanager else None
+    bearer = target.bearer("alertmanager") if isinstance(target, HasTokens) else None
+    return Alertmanager(target.alertmanager, bearer=bearer) if target.alertmanager else None
+
+
+class _Bearer(requests.auth.AuthBase):
+    """Sends a token; as a header of the session a ~/.netrc would take its place."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def _session(bearer: str | None) -> requests.Session:
+    session = requests.Session()
+    session.auth = _Bearer(bearer) if bearer else None
+    return session
 
 
 def _get(session: requests.Session, url: str, timeout_s: float) -> Any:
@@ -110,6 +158,21 @@ def _ask(session: requests.Session, method: str, url: str, timeout_s: float, bod
         return answer.json() if answer.content.strip() else None
     except (requests.RequestException, ValueError) as error:
         raise ProbeError(_why(error)) from None
+
+
+def _counter(text: str, name: str) -> float | None:
+    """Return the sum of a counter's series, None when there is none."""
+    lines = [line for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines) if lines else None
+
+
+def _text(session: requests.Session, url: str, timeout_s: float) -> str:
+    try:
+        answer = session.get(url, timeout=timeout_s)
+        answer.raise_for_status()
+    except requests.RequestException as error:
+        raise ProbeError(_why(error)) from None
+    return answer.text
 
 
 def _why(error: Exception) -> str:

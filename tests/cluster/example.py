@@ -1,4 +1,4 @@
-"""The service of examples/kubernetes in a namespace of its own: the very files, with the tests' images laid over them."""
+"""The service of examples/kubernetes in a namespace of its own: the very files, with the tests' images laid over."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ IMAGES = {"drills": DRILLS, "prom/prometheus": MONITORING, "prom/alertmanager": 
 PARTS = ("router", "prometheus", "alertmanager")
 MONITORING_TIMEOUT_S = 240.0
 
+#: Debian's Prometheus is built without the discovery that the example uses. A container beside it asks the API server
+#: for the same pods and gives them the same labels, so that everything behind the discovery is as in the example.
+DISCOVERY = "kubernetes_sd_configs: [{role: pod, namespaces: {own_namespace: true}}]"
+DISCOVERED = "file_sd_configs: [{files: [/discovered/pods.json], refresh_interval: 5s}]"
+SCRIPT = Path(__file__).parent / "manifests" / "discovery.py"
+
 Change = Callable[[Json], None]
 
 
@@ -31,7 +37,23 @@ def documents(file: str) -> Iterator[Json]:
         for container in containers(document):
             container["image"] = IMAGES[container["image"].partition(":")[0]]
             container["imagePullPolicy"] = "Never"
+        if document["metadata"]["name"] == "prometheus":
+            _discover(document)
         yield document
+
+
+def _discover(document: Json) -> None:
+    """Let the objects of Prometheus discover pods by way of a file."""
+    if document["kind"] == "ConfigMap":
+        text = document["data"]["prometheus.yml"]
+        assert DISCOVERY in text
+        document["data"]["prometheus.yml"] = text.replace(DISCOVERY, DISCOVERED)
+    if document["kind"] == "Deployment":
+        pod, where = document["spec"]["template"]["spec"], {"name": "discovered", "mountPath": "/discovered"}
+        pod["volumes"].append({"name": "discovered", "emptyDir": {}})
+        pod["containers"][0]["volumeMounts"].append(where)
+        beside = {"name": "discovery", "image": DRILLS, "imagePullPolicy": "Never", "volumeMounts": [where]}
+        pod["containers"].append(beside | {"command": ["python3", "-c", SCRIPT.read_text()]})
 
 
 def containers(document: Json) -> list[Json]:

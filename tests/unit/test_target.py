@@ -16,6 +16,7 @@ from drills.lab.config import SLA
 from drills.model import Bound
 from drills.targetfile import Secret
 
+CANARY = "sk-canary-7Q"
 SHIPPED = Path(__file__).parents[2] / "drill.yaml"
 
 GOOD = """\
@@ -120,25 +121,44 @@ def test_hosts_cannot_be_drilled_yet(tmp_path: Path) -> None:
         spec.require_supported()
 
 
-@pytest.mark.parametrize(
-    ("section", "name"),
-    [
-        (", api_key: {env: LLM_API_KEY}", "endpoint.api_key"),
-        (", bearer: {env: PROM_TOKEN}", "prometheus.bearer"),
-    ],
-)
-def test_a_secret_that_would_not_be_used_is_refused(tmp_path: Path, section: str, name: str) -> None:
-    others = {", api_key: {env: LLM_API_KEY}", ", bearer: {env: PROM_TOKEN}"} - {section}
-    spec = load(tmp_path, GOOD.replace(others.pop(), "")).pick("staging")
-    with pytest.raises(UsageError, match=f"{name} is not kept in this version"):
-        spec.require_supported()
-
-
 def test_a_cluster_can_be_drilled(tmp_path: Path) -> None:
-    text = GOOD.replace(", api_key: {env: LLM_API_KEY}", "").replace(", bearer: {env: PROM_TOKEN}", "")
-    spec = load(tmp_path, text).pick("staging")
+    spec = load(tmp_path, GOOD).pick("staging")
     spec.require_supported()
     assert {"CanDelete", "CanEvict"} <= spec.abilities()
+
+
+@pytest.mark.parametrize("name", ["LLM_API_KEY", "PROM_TOKEN"])
+def test_a_secret_that_is_not_there_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for other in ("LLM_API_KEY", "PROM_TOKEN"):
+        monkeypatch.setenv(other, CANARY)
+    spec = load(tmp_path, GOOD).pick("staging")
+    spec.require_secrets()
+    monkeypatch.delenv(name)
+    with pytest.raises(UsageError, match=f"^secret: the environment variable {name} is not set$"):
+        spec.require_secrets()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is empty"),
+        ("  \n", "is empty"),
+        (f"{CANARY} x", "more than one word"),
+        (f"{CANARY}\nX: y", "more than one"),
+    ],
+)
+def test_a_secret_that_fits_into_no_header_is_refused_without_being_shown(
+    tmp_path: Path, content: str, says: str
+) -> None:
+    path = tmp_path / "key"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=says) as caught:
+        Secret(file=str(path)).value()
+    assert CANARY not in str(caught.value)
+    path.write_text(f"{CANARY}\n")
+    assert Secret(file=str(path)).value() == CANARY
 
 
 def test_an_unknown_target_gets_the_nearest(tmp_path: Path) -> None:
@@ -265,8 +285,6 @@ def test_refuses_the_whole(tmp_path: Path, text: str, message: str) -> None:
 
 
 # ---- secrets ----------------------------------------------------------------------------------------
-
-CANARY = "sk-canary-7Q"
 
 
 @pytest.mark.parametrize(
@@ -400,12 +418,34 @@ def test_any_text_is_a_window_or_one_line(text: str) -> None:
         assert message.isprintable()
 
 
-@pytest.mark.parametrize("line", ["limits: {stop_if: ['up == 0']}", "alerts: {mode: observe}"])
-def test_a_safety_that_nothing_keeps_is_refused(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "drill.yaml"
-    path.write_text(f"targets:\n  lab:\n    kind: lab\n    {line}\n")
-    with pytest.raises(UsageError, match="is not kept in this version"):
-        target.load_target(None, path).require_supported()
+@pytest.mark.parametrize(
+    ("section", "new", "says"),
+    [
+        ("prometheus", "      stop_if: ['up == 0']", "limits.stop_if: needs the section 'prometheus'"),
+        ("alertmanager", "    alerts: {mode: observe}", "alerts.mode: observe needs the section 'alertmanager'"),
+        ("prometheus", "    capacity: {live: 'sum(x)'}", "capacity.live: needs the section 'prometheus'"),
+    ],
+)
+def test_a_safety_that_nobody_could_keep_is_refused(tmp_path: Path, section: str, new: str, says: str) -> None:
+    key = new.partition(":")[0] + ":"
+    lines = [new if line.startswith(key) else line for line in GOOD.splitlines()]
+    with_it = "\n".join(lines) + "\n"
+    load(tmp_path, with_it).pick("staging")
+    without = "\n".join(line for line in lines if not line.startswith(f"    {section}:")) + "\n"
+    assert says in problem(tmp_path, without)
+
+
+def test_what_keeps_users_safe_is_taken_in(tmp_path: Path) -> None:
+    """In the lab too, which brings its own Prometheus and Alertmanager."""
+    text = (
+        "targets:\n  lab:\n    kind: lab\n    alerts: {mode: observe, labels: {service: chat}}\n"
+        "    limits: {stop_if: ['vector(0)'], accept_power_cycle: true}\n"
+    )
+    spec = load(tmp_path, text).pick("lab")
+    spec.require_supported()
+    assert (spec.alerts_mode, spec.alerts_labels) == ("observe", {"service": "chat"})
+    assert spec.limits.stop_if == ("vector(0)",)
+    assert spec.to_json()["alerts"]["labels"] == {"service": "chat"}
 
 
 @pytest.mark.parametrize(
