@@ -271,7 +271,18 @@ def pod(name: str, *, workload: str = "vllm", ready: bool = True, labels: Json |
 
 
 def deployment(store: Store, replicas: int = 3, workload: str = "vllm") -> None:
-    """Store a ReplicaSet and its pods."""
+    """Store a Deployment that is rolled out, its ReplicaSet, the pods and their node."""
     for letter in "abcdefghij"[:replicas]:
         store.put("pods", pod(f"{workload}-5d8f-{letter}", workload=workload))
-    store.put("replicasets", {"metadata": {"name": f"{workload}-5d8f"}, "spec": {"replicas": replicas}})
+    above = [{"kind": "Deployment", "name": workload, "controller": True}]
+    spec: Json = {"replicas": replicas}
+    store.put("replicasets", {"metadata": {"name": f"{workload}-5d8f", "ownerReferences": above}, "spec": spec})
+    store.put("deployments", {"metadata": {"name": workload, "generation": 1}, "spec": {**spec, "template": {}},
+                              "status": rolled_out(replicas)})  # fmt: skip
+    if ("nodes", "", "node-1") not in store.objects:
+        store.put("nodes", {"metadata": {"name": "node-1", "namespace": ""}, "spec": {}})
+
+
+def rolled_out(replicas: int) -> Json:
+    """Return the status of a Deployment with nothing left to do."""
+    return {"observedGeneration": 1, "replicas": replicas, "updatedReplicas": replicas, "availableReplicas": replicas}

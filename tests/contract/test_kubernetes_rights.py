@@ -48,6 +48,8 @@ def drilled(store: Store, tmp_path: Path, how: str) -> set[Right]:
         target.custody.renew(mine, Clock())
         target.replica_events(0)
         gate.look_at_replicas(target)
+        assert target.others_at_work() == []
+        assert target.changes_by_others(()) == []
         fault = PodKill(PodKill.Params.model_validate({"how": how}), "kubernetes")
         receipt = fault.aim(target, target.replicas()[:1], run=mine.run, receipt=f"{mine.run}-0", deadline_s=60.0)
         target.custody.arm(receipt)
@@ -67,8 +69,16 @@ def drilled(store: Store, tmp_path: Path, how: str) -> set[Right]:
 @pytest.mark.parametrize("how", ["delete", "delete-now", "evict"])
 def test_what_a_drill_asks_is_what_its_role_grants(store: Store, tmp_path: Path, how: str) -> None:
     asked = drilled(store, tmp_path, how)
-    statefulsets = {("get", "apps", "statefulsets")}  # where the service is one
-    assert asked | statefulsets == rbac.needed([f"pod-kill {how}"], proxy=False)
+    elsewhere = {("get", "apps", "statefulsets")}  # where the service is one
+    assert (asked | elsewhere) - {rbac.GET_NODES} == rbac.needed([f"pod-kill {how}"], proxy=False)
+
+
+def test_without_the_right_to_look_at_nodes_a_drill_goes_on_and_says_so(store: Store, tmp_path: Path) -> None:
+    store.denied = {("get", "nodes")}
+    assert rbac.GET_NODES not in drilled(store, tmp_path, "delete")
+    (tmp_path / "drill.yaml").write_text(DECLARED)
+    with opening.open_target(load_target("prod", tmp_path / "drill.yaml"), Options(), lambda _: None) as target:
+        assert any("cordoned nodes are not seen" in note for note in target.facts()["notes"])
 
 
 def test_probes_through_the_api_server_get_and_post(store: Store, tmp_path: Path) -> None:
@@ -93,7 +103,7 @@ def test_the_documented_role_is_the_one_for_the_api_alone() -> None:
 
 
 def test_no_right_reaches_beyond_the_namespace_or_to_secrets() -> None:
-    everything = rbac.needed(rbac.FAULTS, proxy=True)
+    everything = rbac.needed(rbac.FAULTS, proxy=True) - rbac.NODE
     assert not {resource for _, _, resource in everything} & {"secrets", "nodes", "namespaces"}
     by_api = rbac.needed([f"pod-kill {how}" for how in ("delete", "delete-now", "evict")], proxy=True)
     assert "pods/exec" not in {resource for _, _, resource in by_api}
@@ -123,4 +133,4 @@ def test_what_is_missing_is_said_before_anything_is_touched(
 
 def test_a_fault_that_is_not_known_has_no_role() -> None:
     with pytest.raises(KeyError):
-        rbac.needed(["gpu-reset planned"], proxy=False)
+        rbac.needed(["gpu-reset crash"], proxy=False)

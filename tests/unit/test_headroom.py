@@ -10,7 +10,7 @@ import pytest
 from drills import gate, headroom, victims
 from drills.clock import Clock
 from drills.headroom import Live
-from drills.model import Json, Replica, Target
+from drills.model import Fault, Json, Replica, Target
 from drills.probes import traffic
 from drills.probes.http import ProbeError
 
@@ -132,7 +132,8 @@ def test_an_engine_without_the_counter_is_named() -> None:
 
 def test_the_gate_refuses_where_nobody_can_tell() -> None:
     """Replicas without an address: their counters cannot be read."""
-    [found] = gate.refusals(plan(1.0), shared(12.0), REPLICAS, [], Instant())
+    fault = cast("Fault", SimpleNamespace(name="any", needs=frozenset))
+    [found] = gate.refusals(plan(1.0), shared(12.0), REPLICAS, [fault], Instant())
     assert "nobody knows what users send now" in found
 
 
