@@ -51,11 +51,18 @@ class Followed:
             else []
         )
 
-    def put_up(self, replicas: Sequence[Replica], *, say: Callable[[str], None]) -> None:
-        """Put one in front of each replica, where they are wanted. Raises DrillError."""
-        if self.wanted:
-            self._put(self._near(replicas))
-            say(f"ledger proxies stand in front of {len(replicas)} replicas")
+    def put_up(self, chosen: list[list[Replica]], *, say: Callable[[str], None]) -> list[list[Replica]]:
+        """Put one in front of each replica, where they are wanted; returns the victims as they are seen from then on.
+
+        Raises DrillError.
+        """
+        if not self.wanted:
+            return chosen
+        near = self._near(self.target.replicas())
+        self._put(near)
+        say(f"ledger proxies stand in front of {len(near)} replicas")
+        now = {replica.uid: replica for replica in near}  # with their processes, now that their nodes are reached
+        return [[now.get(victim.uid, victim) for victim in picked] for picked in chosen]
 
     def jobs(self, now: Callable[[], Sequence[Replica]]) -> list[Job]:
         """Return what follows replicas that are replaced; `now` are those of the last look."""

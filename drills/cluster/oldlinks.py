@@ -68,7 +68,7 @@ def read(out: str) -> list[Link]:
     """Return the connections that `ss -tinH` tells of, each in two lines."""
     found: list[Link] = []
     lines = out.splitlines()
-    for first, second in zip(lines, [*lines[1:], ""], strict=True):
+    for first, second in zip(lines, [*lines, ""][1:], strict=True):
         words = first.split()
         if first[:1].isspace() or len(words) < 4:
             continue

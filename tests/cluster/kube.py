@@ -60,7 +60,11 @@ class Namespace:
 
     def create(self, manifest: Path) -> None:
         """Create the objects of a YAML file here."""
-        for document in YAML(typ="safe").load_all(manifest.read_text()):
+        self.create_text(manifest.read_text())
+
+    def create_text(self, manifests: str) -> None:
+        """Create the objects of some YAML here."""
+        for document in YAML(typ="safe").load_all(manifests):
             utils.create_from_dict(self.api, document, namespace=self.name)
 
     def pods(self, selector: str = "") -> list[Any]:
