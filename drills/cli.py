@@ -83,7 +83,7 @@ def monthly(
     confirm: Confirm = "",
     oncall: OnCall = "",
 ) -> int:
-    """Run the month's drills unattended, and write the index of the month.
+    """Run the month's drills, unattended, and keep its index.
 
     First it puts back what runs that are gone left on the target; then come upstream-delay, packet-loss, pod-kill and
     gpu-reset.
@@ -292,7 +292,10 @@ def schedule_render(
     systemd: Annotated[bool, typer.Option("--systemd", help="A timer and a service for a host instead.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the files to (default: print).")] = None,
 ) -> int:
-    """Render what runs `drill monthly`: a CronJob with all it needs, or a timer and a service of systemd."""
+    """Render what runs `drill monthly` each month.
+
+    A CronJob with all it needs, to be applied; or with --systemd a timer and a service.
+    """
     from drills import schedule as scheduling
     from drills.options import Options
 

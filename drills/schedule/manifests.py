@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from drills import files
 from drills.access.kubetypes import Right
 from drills.cluster import rbac
+from drills.cluster import rights as cluster_rights
 from drills.errors import FileProblem, UsageError
 from drills.model import Json
 from drills.schedule import selector, targetyaml
@@ -62,9 +63,10 @@ def render(what: Wanted, *, image: str | None = None, namespace: str = NAMESPACE
 
 def rights(what: Wanted) -> tuple[frozenset[Right], frozenset[Right]]:
     """Return the rights that exactly these drills need: in the namespace of the pods, and on nodes."""
-    assert what.spec.kubernetes is not None
+    where = what.spec.kubernetes
+    assert where is not None
     faults = [planned.fault for plan in what.plans for planned in plan.faults]
-    needed = rbac.needed(rbac.names(faults), proxy=what.spec.kubernetes.reach == "proxy")
+    needed = cluster_rights.needed(faults, proxy=where.reach == "proxy", ledger=where.ledger)
     return needed - rbac.NODE, needed & rbac.NODE
 
 

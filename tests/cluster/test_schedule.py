@@ -13,11 +13,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from drills.model import Json
-from tests.cluster import build, conftest, layout
+from tests.cluster import build, conftest, gpus, layout
 from tests.cluster.emulator import Emulator
+from tests.cluster.gpus import GpuEmulator
 from tests.cluster.kube import Namespace
 from tests.cluster.test_pod_kill import service, shared
-from tests.lab.drilling import Driller, Ran
+from tests.lab.drilling import Driller, Ran, events
 
 __all__ = ["service", "shared"]  # fixtures
 
@@ -27,46 +28,36 @@ IMAGE = "drills:dev"  # the overlay says which one that is here
 KUBECTL_TIMEOUT_S, JOB_TIMEOUT_S = 90.0, 1500.0
 #: Name, fault and check of each drill.
 DRILLS = {
+    "upstream-delay": ("upstream-delay: {mode: first_byte, delay: 3s}", "retry_storm"),
     "packet-loss": ("packet-loss: {victims: 1, mode: reject, ports: [8080]}", "failover: {within: 10s}"),
     "pod-kill": ("pod-kill: {victims: 1, how: delete}", "replica_restart: {within: 60s, by: controller}"),
 }
+RESET = {"gpu-reset": ("gpu-reset: {victims: 1, how: planned}", "replica_restart: {within: 150s}")}
+Drills = dict[str, tuple[str, str]]
 
 
 class Scheduled:
     """A target with its drills as a user has them in a folder, and the namespace of their schedule."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, service: Emulator) -> None:
-        self.folder, self.kubeconfig, self.service = folder, kubeconfig, service
+    def __init__(self, folder: Path, kubeconfig: Path, service: Emulator, drills: Drills, target: str) -> None:
+        self.folder, self.kubeconfig, self.service, self.drills = folder, kubeconfig, service, drills
         self.namespace = Namespace(f"{service.namespace.name}-drills", kubeconfig, service.namespace.api)
         self.volume = folder / "volume"
         self.drill = Driller(folder / "lab", folder / "home", 0, timeout_s=300.0)
         self.drill.env["KUBECONFIG"] = str(kubeconfig)
         self.volume.mkdir()
         (folder / "experiments").mkdir()
-        for name, (fault, check) in DRILLS.items():
+        for name, (fault, check) in drills.items():
             text = EXPERIMENT.replace("cluster-node-fault", name).replace("FAULT", fault).replace("CHECKS", check)
             (folder / "experiments" / f"{name}.yaml").write_text(text)
-        (folder / "drill.yaml").write_text(self.target())
-
-    def target(self) -> str:
-        where = f'namespace: {self.service.namespace.name}, selector: "app=vllm", container: vllm, port: 8000'
-        router = self.service.router
-        return f"""\
-targets:
-  prod:
-    endpoint: {{url: {router}/v1, model: lab-chat}}
-    sla: {{ttft: {{p99: 2s}}, e2e: {{p99: 12s}}, max_gap: {{p99: 4s}}, errors: 5%}}
-    kubernetes: {{{where}, helper: {{image: "drills.test/drills:dev"}}}}
-    router: {{kind: vllm-router, metrics: {router}:29000/metrics, selector: app=router}}
-    limits: {{allow_route_faults: true}}
-"""
+        (folder / "drill.yaml").write_text(target)
 
     def __call__(self, *words: str) -> Ran:
         """Run `drill` in the folder."""
         return self.drill(*words, cwd=self.folder)
 
     def render(self) -> str:
-        ran = self("schedule", "render", *DRILLS, "--image", IMAGE, "--namespace", self.namespace.name)
+        ran = self("schedule", "render", *self.drills, "--image", IMAGE, "--namespace", self.namespace.name)
         assert ran.code == 0, ran.err
         return ran.out
 
@@ -114,15 +105,47 @@ targets:
         self.kubectl("delete", "--ignore-not-found", f"--timeout={KUBECTL_TIMEOUT_S:.0f}s", f"namespace/{name}")
 
 
+def declared(service: Emulator, url: str, where: str, more: str = "") -> str:
+    """Return the targets file."""
+    return f"""\
+targets:
+  prod:
+    endpoint: {{url: {url}/v1, model: lab-chat}}
+    sla: {{ttft: {{p99: 2s}}, e2e: {{p99: 12s}}, max_gap: {{p99: 4s}}, errors: 5%}}
+    kubernetes: {{namespace: {service.namespace.name}, selector: "app=vllm", container: vllm, port: 8000, {where}}}
+    limits: {{allow_route_faults: true}}
+{more}"""
+
+
 @pytest.fixture
 def scheduled(tmp_path: Path, cluster: Path, service: Emulator) -> Iterator[Scheduled]:
+    """Three drills of replicas behind a router."""
     if not service.namespace.pods("app=router"):
         service.route()
-    made = Scheduled(tmp_path, cluster, service)
+    more = f"    router: {{kind: vllm-router, metrics: {service.router}:29000/metrics, selector: app=router}}\n"
+    target = declared(service, service.router, 'helper: {image: "drills.test/drills:dev"}', more)
+    made = Scheduled(tmp_path, cluster, service, DRILLS, target)
     try:
         yield made
     finally:
         made.delete()
+
+
+@pytest.fixture
+def with_gpus(tmp_path: Path, own_node: Path) -> Iterator[Scheduled]:
+    """The drill of a GPU, where the only node with one is the driver's own."""
+    emulator = GpuEmulator(Namespace.make(own_node))
+    try:
+        emulator.create()
+        helper = f'helper: {{image: "drills.test/drills:dev", service_account: {gpus.ACCOUNT}}}, nvidia_smi: {gpus.SMI}'
+        target = declared(emulator, emulator.url.removesuffix("/v1"), helper)
+        made = Scheduled(tmp_path, own_node, emulator, RESET, target)
+        try:
+            yield made
+        finally:
+            made.delete()
+    finally:
+        emulator.destroy()
 
 
 def documents(text: str) -> list[Json]:
@@ -136,24 +159,49 @@ def test_the_api_server_takes_every_object_to_the_letter(scheduled: Scheduled) -
     assert len(said.splitlines()) == len(documents(rendered))
 
 
+def fetched(scheduled: Scheduled) -> tuple[Ran, list[Path]]:
+    """Bring the reports home; returns what was said, and the folders of the runs that are here now."""
+    ran = scheduled("reports", "fetch", "--namespace", scheduled.namespace.name, "--reports", "home")
+    assert ran.code == 0, ran.out + ran.err
+    return ran, sorted((scheduled.folder / "home" / "runs").iterdir())
+
+
+def index(scheduled: Scheduled) -> str:
+    [path] = (scheduled.folder / "home").glob("????-??/index.md")
+    return path.read_text()
+
+
 def test_a_job_of_the_cronjob_drills_and_its_reports_come_home(scheduled: Scheduled) -> None:
     scheduled.kubectl("apply", "--validate=strict", "-f", "-", stdin=scheduled.overlaid())
     code = scheduled.run()
     log = scheduled.log()
     assert code == 0, log
-    ran = scheduled("reports", "fetch", "--namespace", scheduled.namespace.name, "--reports", "home")
-    assert ran.code == 0, ran.out + ran.err
-    runs = sorted((scheduled.folder / "home" / "runs").iterdir())
+    _, runs = fetched(scheduled)
     found: dict[str, Any] = {}
     for run in runs:
         plan, verdict = (json.loads((run / name).read_text()) for name in ("plan.json", "verdict.json"))
         found[plan["experiment"]["name"]] = verdict
         assert (run / "postmortem.md").is_file()
+        assert run.name in index(scheduled)
     assert list(found) == list(DRILLS), log
     assert {(v["verdict"], v["restored"]) for v in found.values()} == {("pass", "clean")}
-    [index] = (scheduled.folder / "home").glob("????-??/index.md")
-    assert all(run.name in index.read_text() for run in runs)
-    again = scheduled("reports", "fetch", "--namespace", scheduled.namespace.name, "--reports", "home")
-    assert (again.code, f"0 of {len(runs)} runs fetched" in again.out) == (0, True)
+    (runs[0] / "notes.md").write_text("What we thought of it.\n")
+    again, _ = fetched(scheduled)
+    assert f"0 of {len(runs)} runs fetched" in again.out
+    assert (runs[0] / "notes.md").is_file()
     left = [pod.metadata.name for pod in scheduled.namespace.pods() if not pod.metadata.name.startswith("now-")]
     assert left == []
+
+
+def test_a_gpu_is_not_reset_on_the_node_of_its_own_driver(with_gpus: Scheduled) -> None:
+    before = gpus.as_seen(with_gpus.service)
+    with_gpus.kubectl("apply", "--validate=strict", "-f", "-", stdin=with_gpus.overlaid())
+    code = with_gpus.run()
+    assert code == 3, with_gpus.log()
+    _, [run] = fetched(with_gpus)
+    [preflight] = events(run, "preflight")
+    assert "runs in a pod on that very node" in preflight["data"]["refusals"][0]
+    assert events(run, "inject.hit") == []
+    assert f"| refused | unknown | clean | [{run.name.rsplit('-', 1)[1]}]" in index(with_gpus)
+    assert gpus.as_seen(with_gpus.service) == before
+    assert with_gpus.service.left() == []

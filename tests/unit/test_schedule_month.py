@@ -34,9 +34,9 @@ def folder_of(reports: Path, drill: str, number: int, month: str = "202611", **v
     return folder
 
 
-PASS = {"verdict": "pass", "restored": "clean", "left": "healthy", "exit_code": 0}
-REFUSED = {"verdict": "inconclusive", "restored": "clean", "left": "unknown", "exit_code": 3}
-DIRTY = {"verdict": "fail", "restored": "dirty", "left": "degraded", "exit_code": 5}
+PASS: dict[str, Any] = {"verdict": "pass", "restored": "clean", "left": "healthy", "exit_code": 0}
+REFUSED: dict[str, Any] = {"verdict": "inconclusive", "restored": "clean", "left": "unknown", "exit_code": 3}
+DIRTY: dict[str, Any] = {"verdict": "fail", "restored": "dirty", "left": "degraded", "exit_code": 5}
 
 
 class Ran:
