@@ -1,0 +1,80 @@
+"""GPUs of a node by nvidia-smi's XML and control groups; and the job that resets one."""
+
+from __future__ import annotations
+
+import pytest
+
+from drills.access import gpunodes
+from drills.cluster import resetjob
+from drills.targetfile import Helper
+
+XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">
+<nvidia_smi_log>
+  <driver_version>570.1</driver_version>
+  <gpu id="00000000:1A:00.0">
+    <product_architecture>Hopper</product_architecture>
+    <uuid>GPU-1</uuid><minor_number>3</minor_number>
+    <gpu_virtualization_mode><virtualization_mode>Pass-Through</virtualization_mode></gpu_virtualization_mode>
+  </gpu>
+  <gpu id="00000000:3B:00.0"><uuid>GPU-2</uuid><minor_number>0</minor_number>
+    <gpu_virtualization_mode><virtualization_mode>N/A</virtualization_mode></gpu_virtualization_mode></gpu>
+  <gpu id="00000000:5C:00.0"><uuid>GPU-3</uuid></gpu>
+</nvidia_smi_log>
+"""
+
+
+def test_a_gpu_is_told_by_its_uuid_and_its_file_by_its_minor_number() -> None:
+    assert gpunodes.parse(XML) == {
+        "GPU-1": {"device": "/dev/nvidia3", "architecture": "Hopper", "virtualization": "Pass-Through"},
+        "GPU-2": {"device": "/dev/nvidia0", "architecture": None, "virtualization": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("groups", "pod"),
+    [
+        (
+            "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f0e0d0c_1111_2222_3333_444455556666.slice/"
+            "cri-containerd-abc.scope",
+            "0f0e0d0c-1111-2222-3333-444455556666",
+        ),
+        (
+            "4:cpu:/kubepods/besteffort/pod0f0e0d0c-1111-2222-3333-444455556666/abc\n",
+            "0f0e0d0c-1111-2222-3333-444455556666",
+        ),
+        ("0::/system.slice/nvidia-dcgm.service", ""),
+        ("", ""),
+    ],
+)
+def test_a_process_is_of_the_pod_of_its_control_group(groups: str, pod: str) -> None:
+    assert gpunodes.pod_of(groups) == pod
+
+
+JOB = resetjob.manifest(
+    "drill-r-0", "n1", ["nvidia-smi", "--gpu-reset", "-i", "GPU-1"], Helper(image="d:1", service_account="drill-node"),
+    run="0123abcd", limit_s=120.0, labels={"drills/lock": "x"},
+)  # fmt: skip
+
+
+def test_the_job_is_tried_once_and_ends_by_itself() -> None:
+    assert JOB["spec"]["backoffLimit"] == 0
+    assert JOB["spec"]["activeDeadlineSeconds"] == 180
+    assert JOB["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_it_goes_to_its_node_whatever_keeps_others_away_and_gets_no_gpu() -> None:
+    spec = JOB["spec"]["template"]["spec"]
+    assert (spec["nodeName"], spec["hostPID"], spec["tolerations"]) == ("n1", True, [{"operator": "Exists"}])
+    [container] = spec["containers"]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
+    assert "limits" not in container["resources"]
+
+
+def test_it_names_one_gpu_by_its_uuid() -> None:
+    [container] = JOB["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-3:] == ["--gpu-reset", "-i", "GPU-1"]
+
+
+def test_its_name_fits_whatever_the_run() -> None:
+    assert len("drill-0123abcd-10-gpu-reset-15-1") <= 63
