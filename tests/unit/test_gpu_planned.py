@@ -352,7 +352,12 @@ def test_a_budget_that_lets_it_go_in_time_is_waited_for(drill: Drilled) -> None:
 def test_somebody_who_takes_the_gpu_meanwhile_keeps_it_from_the_reset(drill: Drilled) -> None:
     receipt = drill.aim()
     stranger = drill.node.holder(40, "nvidia-smi")
-    drill.on_step = lambda step: step == "holders.gone" and drill.node.holders.append(stranger)
+
+    def come(step: str) -> None:
+        if step == "holders.gone":
+            drill.node.holders.append(stranger)
+
+    drill.on_step = come
     with pytest.raises(DrillError, match="nvidia-smi"):
         drill.inject(receipt)
     assert "reset.begin" not in drill.steps()

@@ -22,8 +22,11 @@ def without_version(node: Json) -> Json:
     return kept
 
 
-def worked_on(step: Json = STEP, **labels: str) -> Nodes:
-    nodes = Nodes(node_object(**labels))
+def worked_on() -> Nodes:
+    return working_on(Nodes(node_object()))
+
+
+def working_on(nodes: Nodes, step: Json = STEP) -> Nodes:
     nodemarks.change(nodes, "n1", lambda node: nodemarks.put_on(node, step))
     nodemarks.change(nodes, "n1", lambda node: nodemarks.pause(node, step))
     return nodes
@@ -58,7 +61,7 @@ def test_a_label_that_somebody_else_changed_meanwhile_stays_theirs() -> None:
 
 
 def test_a_label_that_somebody_else_changed_before_is_not_paused() -> None:
-    assert worked_on(**{PLUGIN: "false"}).node["metadata"]["labels"][PLUGIN] == "false"
+    assert working_on(Nodes(node_object(**{PLUGIN: "false"}))).node["metadata"]["labels"][PLUGIN] == "false"
 
 
 def test_a_cordon_that_was_there_before_stays() -> None:
@@ -79,7 +82,12 @@ def test_the_mark_of_another_run_is_left_alone() -> None:
 
 def test_who_is_quicker_is_looked_at_again() -> None:
     nodes = worked_on()
-    nodes.before_patch = lambda: (nodes.node["metadata"]["labels"].update({"theirs": "new"}), nodes.touch())
+
+    def others() -> None:
+        nodes.node["metadata"]["labels"]["theirs"] = "new"
+        nodes.touch()
+
+    nodes.before_patch = others
     assert put_back(nodes, STEP) == ""
     assert nodes.node["metadata"]["labels"] == {PLUGIN: "true", DRIVER: "true", "theirs": "new"}
 
