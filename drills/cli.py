@@ -291,6 +291,8 @@ def schedule_render(
     namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the CronJob.")] = "drills",
     systemd: Annotated[bool, typer.Option("--systemd", help="A timer and a service for a host instead.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the files to (default: print).")] = None,
+    confirm: Confirm = "",
+    oncall: OnCall = "",
 ) -> int:
     """Render what runs `drill monthly` each month.
 
@@ -300,7 +302,8 @@ def schedule_render(
     from drills.options import Options
 
     where = scheduling.Where(schedule, time_zone, image, namespace, systemd)
-    scheduling.render(names or [], Options(target, targets), where, out, _say, _warn)
+    options = Options(target, targets, confirm=confirm, oncall=oncall)
+    scheduling.render(names or [], options, where, out, _say, _warn)
     return 0
 
 

@@ -114,14 +114,20 @@ def scalar(value: object) -> str:
     text = str(value)
     if isinstance(value, int) or (_PLAIN.fullmatch(text) and text.lower() not in _WORDS):
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return quoted(text)
+
+
+def quoted(text: str) -> str:
+    """Return text in double quotes; what cannot be seen is escaped."""
+    shown = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in shown)
 
 
 def block(text: str, indent: int) -> str:
     """Return text as a literal block, as it is, so that it can be read in the manifest."""
     lines = text.rstrip("\n").split("\n")
     if not all(line.isprintable() for line in lines):
-        return json.dumps(text)
+        return quoted(text)
     mark = "2" if lines[0][:1] in ("", " ") else ""
     return "\n".join([f"|{mark}", *(f"{' ' * indent}{line}" if line else "" for line in lines)])
 

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from drills import session, suite, victims, windows
+from drills import production, session, suite, victims, windows
 from drills.errors import UsageError
 from drills.experiment import Experiment, experiment_folders
 from drills.options import Options
@@ -36,6 +36,7 @@ class Wanted:
     zone: str
     times: Times
     suite: bool  # the drills are those that `drill monthly` means without a word
+    said: tuple[str, ...] = ()  # what production asks for, on each command line
 
     @property
     def experiments(self) -> list[Experiment]:
@@ -46,12 +47,13 @@ class Wanted:
     def command(self) -> list[str]:
         """The words that run them."""
         names = [] if self.suite else [one.name for one in self.experiments]
-        return ["drill", "monthly", *names, "--target", self.spec.name]
+        return ["drill", "monthly", *names, "--target", self.spec.name, *self.said]
 
 
 def wanted(names: Sequence[str], options: Options, *, schedule: str, zone: str) -> Wanted:
     """Return what is to be rendered. Raises UsageError, FileProblem or Refused, as the drills themselves would."""
     spec = session.target_spec(options)
+    production.require_flags(spec, options)
     experiments = [session.experiment(name) for name in names or suite.SUITES[suite.MONTHLY]]
     plans = tuple(session.make_plan(one, spec, options, run="schedule", seed=0) for one in experiments)
     try:
@@ -59,7 +61,9 @@ def wanted(names: Sequence[str], options: Options, *, schedule: str, zone: str) 
     except ValueError as error:
         raise UsageError(str(error)) from None
     publish_s = spec.publish.timeout if spec.publish else 0.0
-    return Wanted(name_of(spec.name), spec, plans, parsed, zone, times(plans, publish_s), suite=not names)
+    given = (("--confirm", options.confirm), ("--oncall", options.oncall))
+    said = tuple(word for flag, value in given if value for word in (flag, value))
+    return Wanted(name_of(spec.name), spec, plans, parsed, zone, times(plans, publish_s), not names, said)
 
 
 def name_of(target: str) -> str:

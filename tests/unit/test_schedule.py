@@ -23,23 +23,23 @@ from drills.errors import DrillError, FileProblem, Refused, UsageError
 from drills.model import Json
 from drills.options import Options
 from drills.plan import total_s
-from drills.schedule import Where, manifests, targetyaml, wanted
+from drills.schedule import Where, manifests, targetyaml, units, wanted
 from drills.schedule.wanted import Wanted
 
+WINDOWS = '    limits: {windows: ["Mon-Fri 10:00-16:00 Asia/Shanghai"]}\n'
 TARGETS = """\
 targets:
   staging:
     endpoint: {url: https://llm.staging.example/v1, model: qwen2.5-7b-instruct}
     sla: {ttft: {p99: 1s}, e2e: {p99: 12s}, max_gap: {p99: 2s}, errors: 1%}
     kubernetes: {context: staging, namespace: llm, selector: "app=vllm,tier in (a, b)", helper: {image: "drills:1"}}
-    limits: {windows: ["Mon-Fri 10:00-16:00 Asia/Shanghai"]}
-  Weird_Name:
+WINDOWS  Weird_Name:
     endpoint: {url: https://llm.staging.example/v1, model: qwen2.5-7b-instruct}
     sla: {ttft: {p99: 1s}, e2e: {p99: 12s}, max_gap: {p99: 2s}, errors: 1%}
     kubernetes: {namespace: llm, selector: "app=vllm"}
   lab: {kind: lab}
 default_target: staging
-"""
+""".replace("WINDOWS", WINDOWS)
 CONTROL = """\
 drill: 1
 name: NAME
@@ -200,17 +200,15 @@ def test_a_name_that_kubernetes_would_not_take_is_changed_and_stays_its_own() ->
     assert objects(planned("killed", target="Weird_Name"), image="drills:1")["CronJob"]["metadata"]["name"] in others
 
 
-@given(text=st.text(max_size=60).filter(lambda text: text.strip()))
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60).filter(lambda text: text.strip()))
 def test_whatever_a_file_holds_it_is_the_same_in_the_manifest(text: str) -> None:
-    clean = "".join(c for c in text if c.isprintable() or c in "\n\t")
-    read = YAML(typ="safe").load(f"data:\n  key: {manifests.block(clean, 4)}\n")["data"]["key"]
-    assert read.rstrip("\n") == clean.rstrip("\n")
+    read = YAML(typ="safe").load(f"data:\n  key: {manifests.block(text, 4)}\n")["data"]["key"]
+    assert read.rstrip("\n") == text.rstrip("\n")
 
 
-@given(text=st.text(max_size=30))
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_whatever_a_value_is_it_is_read_as_that_text(text: str) -> None:
-    clean = "".join(c for c in text if c.isprintable())
-    assert YAML(typ="safe").load(f"{{key: {manifests.scalar(clean)}}}") == {"key": clean}
+    assert YAML(typ="safe").load(f"{{key: {manifests.scalar(text)}}}") == {"key": text}
 
 
 # ---- on a host -------------------------------------------------------------------------------------------
@@ -243,6 +241,21 @@ def test_systemd_takes_both_to_the_letter(folder: Path) -> None:
         ["systemd-analyze", "verify", *paths], capture_output=True, text=True, timeout=60, env=dict(os.environ)
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_what_production_asks_for_is_said_each_month(folder: Path) -> None:
+    limits = 'limits: {environment: production, windows: ["Mon-Fri 10:00-16:00 UTC"], stop_if: ["up == 0"]}'
+    more = f"    prometheus: {{url: http://prometheus.example:9090}}\n    {limits}\n"
+    (folder / "drill.yaml").write_text(TARGETS.replace("  Weird_Name:", f"{more}  Weird_Name:").replace(WINDOWS, ""))
+    with pytest.raises(Refused, match="--oncall"):
+        planned("killed")
+    options = Options("staging", confirm="staging", oncall='Ann "on" duty, 100%')
+    what = wanted.wanted(["killed"], options, schedule="0 10 1 * *", zone="UTC")
+    command = pod(objects(what))["containers"][0]["command"]
+    assert command[command.index("--confirm") :][:4] == ["--confirm", "staging", "--oncall", options.oncall]
+    assert (
+        '--confirm staging --oncall "Ann \\"on\\" duty, 100%%" --reports' in units.render(what)["drill-staging.service"]
+    )
 
 
 # ---- what is wrong ---------------------------------------------------------------------------------------
