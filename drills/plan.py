@@ -59,7 +59,9 @@ class PlannedFault:
         how = entry["params"].get("how")
         if isinstance(how, dict):
             entry["params"]["how"] = how[kind]
-        return entry | ({"route": True} if victims.is_route(self.fault) else {})
+        entry |= {"route": True} if victims.is_route(self.fault) else {}
+        warning = getattr(self.fault, "warning", "")
+        return entry | ({"warning": warning} if warning else {})
 
 
 @dataclass(frozen=True)

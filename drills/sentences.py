@@ -67,6 +67,7 @@ def _fault(plan: Json) -> list[str]:
     for fault in plan["experiment"]["faults"]:
         steps += [
             f"fault: {_item(fault, 'fault')}; {_aim(fault)}",
+            *([f"note: {fault['warning']}"] if fault.get("warning") else []),
             "write the receipt and arm the timer on the target before the deed; prove that it bites",
         ]
     last = "put it back, prove that it is off" if held else "a one-shot deed: prove that nothing of ours stays"
