@@ -88,11 +88,15 @@ def untouched(pinned_before: Sequence[Json], now: Sequence[Replica]) -> bool:
 
 
 def still_the_one(victim: Json, now: Sequence[Replica]) -> Replica | None:
-    """Return the replica if it is still the pinned incarnation, engine included."""
-    same = ("uid", "pid", "pid_start", "engine_pid", "engine_start")
+    """Return the replica if it is still the pinned incarnation, engine included.
+
+    Processes that nobody knew when it was pinned tell nothing: its machine may have been reached only since.
+    """
+    same = ("pid", "pid_start", "engine_pid", "engine_start")
     for replica in now:
         if replica.name == victim["name"]:
-            return replica if all(getattr(replica, k) == victim[k] for k in same) else None
+            known = {"uid": victim["uid"], **{k: victim[k] for k in same if victim[k] is not None}}
+            return replica if all(getattr(replica, k) == v for k, v in known.items()) else None
     return None
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drills.errors import Refused
+from drills.faults import common
 from drills.model import Replica
 from drills.victims import all_of_route, choose, wanted
 
@@ -86,3 +89,20 @@ def test_a_route_is_refused_where_it_is_not_allowed_empty_or_protected() -> None
         all_of_route([replica(0, role="fallback")], allowed=True)
     with pytest.raises(Refused, match="r0 on it: protected"):
         all_of_route([critical, replica(1)], allowed=True, protect=["tier=critical"])
+
+
+@pytest.mark.parametrize(
+    ("pinned", "now", "same"),
+    [
+        ({}, {}, True),
+        ({"pid": None}, {"pid": 5, "pid_start": 6}, True),  # its node was reached since
+        ({"pid": 5}, {"pid": 7}, False),
+        ({"pid": 5}, {"pid": None}, False),
+        ({"pid": None}, {"uid": "another"}, False),
+        ({"engine_pid": 8}, {"engine_pid": 9}, False),
+    ],
+)
+def test_whether_it_is_still_the_one_that_was_aimed_at(pinned: dict[str, Any], now: dict[str, Any], same: bool) -> None:
+    base = Replica("vllm-0", "u", "primary", "", ready=True)
+    victim = common.pinned(replace(base, **pinned))
+    assert (common.still_the_one(victim, [replace(base, **now)]) is not None) is same
