@@ -75,17 +75,40 @@ def gpu_reset(facts: Facts) -> list[Stage]:
     hit = facts.hit
     if hit is None or "gpu-reset" not in facts.faults:
         return []
-    steps = [
-        ("stop", "the engine was killed", _step(facts, "engine.killed")),
-        ("holders gone", "no process held the device", _step(facts, "holders.gone")),
-        ("reset begin", "nvidia-smi --gpu-reset was called", _step(facts, "reset.begin")),
-        ("reset end", "it returned", _step(facts, "reset.end")),
-        ("device verified", "same UUID and boot, uptime dropped", _step(facts, "device.verified")),
-        ("gate opened", "the restart was allowed to go on", _step(facts, "gate.opened")),
-        ("start", "the supervisor started the replica", _change(facts, "started", hit)),
-        ("first token", "the replica answered from that GPU", _completion(facts, hit)),
-    ]
-    return [_from_journal(*step) for step in steps]
+    planned = _step(facts, "node.cordoned") is not None
+    before, after, starts, answered = _PLANNED if planned else _CRASH
+    steps = [(*named, _step(facts, step)) for step, *named in (*before, *_RESET, *after)]
+    start, token = (*starts, _change(facts, "started", hit)), (*answered, _completion(facts, hit))
+    return [_from_journal(*step) for step in (*steps, start, token)]
+
+
+#: step of the journal, name, meaning
+_RESET = (
+    ("holders.gone", "holders gone", "no process held the device"),
+    ("reset.begin", "reset begin", "nvidia-smi --gpu-reset was called"),
+    ("reset.end", "reset end", "it returned"),
+    ("device.verified", "device verified", "same UUID and boot, uptime dropped"),
+)
+#: what comes before and after these; then the start of the replica, and its first token
+_CRASH = (
+    (("engine.killed", "stop", "the engine was killed"),),
+    (("gate.opened", "gate opened", "the restart was allowed to go on"),),
+    ("start", "the supervisor started the replica"),
+    ("first token", "the replica answered from that GPU"),
+)
+_PLANNED = (
+    (
+        ("node.cordoned", "cordon", "the node takes no new pods"),
+        ("evicted", "stop", "the replica was evicted"),
+        ("telemetry.paused", "pause", "what watches the GPU was told to go"),
+    ),
+    (
+        ("allocatable.back", "allocatable", "the node offers its GPUs again"),
+        ("node.uncordoned", "uncordon", "the node takes pods again"),
+    ),
+    ("start", "the controller's new replica started"),
+    ("first token", "the new replica answered"),
+)
 
 
 @dataclass(frozen=True)
