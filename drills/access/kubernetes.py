@@ -99,6 +99,7 @@ class Api:
         self.limits, self.clock = limits, clock
         self.server = str(configuration.host).rstrip("/")
         self.asked: set[Right] = set()
+        self._reviewed: dict[tuple[Right, str], bool] = {}
         self._client = ApiClient(configuration)
         self._refreshing = threading.Lock()
 
@@ -201,14 +202,21 @@ class Api:
         return event
 
     def may(self, right: Right, namespace: str) -> bool:
-        """Return whether our credentials grant a right in that namespace. Asks for no right itself, changes nothing."""
+        """Return whether our credentials grant a right in that namespace. Asks for no right itself, changes nothing.
+
+        Who may only read asks once for each: a look is of one moment.
+        """
+        if self.read_only and (right, namespace) in self._reviewed:
+            return self._reviewed[right, namespace]
         verb, group, resource = right
         plural, _, sub = resource.partition("/")
         wanted = {"namespace": namespace, "verb": verb, "group": group, "resource": plural, "subresource": sub}
         body: Json = {"apiVersion": REVIEWS.group + "/v1", "kind": "SelfSubjectAccessReview"}
         body["spec"] = {"resourceAttributes": wanted}
         request = _Request("POST", REVIEWS.path(None), f"review of {verb} {resource}", body=body, again=True)
-        return bool((self._call(request).data.get("status") or {}).get("allowed"))
+        allowed = bool((self._call(request).data.get("status") or {}).get("allowed"))
+        self._reviewed[right, namespace] = allowed
+        return allowed
 
     def who(self) -> str:
         """Return as whom the server knows our credentials, "" where it does not tell. Changes nothing."""

@@ -58,7 +58,7 @@ def custody(spec: TargetSpec) -> ClusterCustody:
 
 def state(spec: TargetSpec) -> str:
     """Say how many of its pods are ready. Changes nothing, and could not."""
-    target = _target(spec, read_only=True)
+    target = _target(spec, _api(spec, read_only=True))
     try:
         return state_of(target)
     finally:
@@ -71,7 +71,7 @@ def examined(spec: TargetSpec, wanted: Wanted) -> Iterator[tuple[list[Finding], 
     from drills.doctor import cluster
 
     api = _api(spec, read_only=True)
-    with cluster.examined(spec, wanted, api, _custody(spec, api), lambda: _target(spec, read_only=True)) as found:
+    with cluster.examined(spec, wanted, api, _custody(spec, api), lambda: _target(spec, api)) as found:
         yield found
 
 
@@ -100,9 +100,9 @@ def _custody(spec: TargetSpec, api: Api) -> ClusterCustody:
     return ClusterCustody(api, k.namespace, k.selector, spec.name, k.helper)
 
 
-def _target(spec: TargetSpec, *, read_only: bool = False) -> KubernetesTarget:
+def _target(spec: TargetSpec, api: Api | None = None) -> KubernetesTarget:
     """Connect. Slots that a run which was cut short has told of are kept."""
-    api = _api(spec, read_only=read_only)
+    api = api or _api(spec)
     keeper = _custody(spec, api)
     slots: dict[str, str] = {}
     receipts, _ = keeper.receipts.found()  # what their timers say takes commands on nodes, and is not asked

@@ -11,8 +11,9 @@ from drills.doctor.finding import Finding, exit_code, lines
 from drills.doctor.wanted import Wanted, wanted
 from drills.model import Json, Target
 from drills.options import Options
-from drills.probes.prometheus import Alertmanager, Prometheus
+from drills.probes.prometheus import Alertmanager, Prometheus, alertmanager_of, prometheus_of
 from drills.target import TargetSpec
+from drills.targetfile import value_of
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def _everywhere(asked: Wanted, spec: TargetSpec, target: Target | None) -> Itera
     """Yield what is asked of every kind of target; of one that is not there, only what can be asked without it."""
     if target is not None:
         yield from versions.theirs(target)
-        yield from service.look(asked, target)
+        yield from service.look(asked, target, value_of(spec.api_key))
         yield from limits.look(asked, spec, target)
     places = _places(spec, target)
     if target is not None or places != monitoring.Places():
@@ -74,11 +75,10 @@ def _everywhere(asked: Wanted, spec: TargetSpec, target: Target | None) -> Itera
 
 def _places(spec: TargetSpec, target: Target | None) -> monitoring.Places:
     if target is not None:
-        prometheus, alertmanager, router = target.prometheus, target.alertmanager, target.router_metrics
-    else:
-        prometheus = spec.prometheus.url if spec.prometheus else None
-        alertmanager = spec.alertmanager.url if spec.alertmanager else None
-        router = spec.router.metrics if spec.router else None
+        return monitoring.Places(prometheus_of(target), alertmanager_of(target), target.router_metrics)
+    prometheus, alertmanager = spec.prometheus, spec.alertmanager
     return monitoring.Places(
-        Prometheus(prometheus) if prometheus else None, Alertmanager(alertmanager) if alertmanager else None, router
+        Prometheus(prometheus.url, bearer=value_of(prometheus.bearer)) if prometheus else None,
+        Alertmanager(alertmanager.url, bearer=value_of(alertmanager.bearer)) if alertmanager else None,
+        spec.router.metrics if spec.router else None,
     )

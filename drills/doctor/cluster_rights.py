@@ -24,7 +24,7 @@ def look(api: Api, spec: TargetSpec, wanted: Wanted) -> Iterator[Finding]:
     proxy = where.reach == "proxy" or (where.reach == "auto" and not kubeconfig.in_cluster())
     needed: dict[Right, list[str]] = {}
     for one in wanted.drills:
-        for right in rights.needed(one.faults, proxy=proxy):
+        for right in rights.needed(one.faults, proxy=proxy, ledger=where.ledger):
             needed.setdefault(right, []).append(one.name)
     try:
         lacking, who = rights.missing(api, where.namespace, sorted(needed)), api.who()

@@ -113,12 +113,16 @@ def _sends(server: Prometheus) -> Finding:
 def _alertmanager(server: Alertmanager) -> Finding:
     url = server.url
     try:
-        count = len(server.alerts())
+        ways = server.ways()
     except (ProbeError, LookupError, TypeError) as error:
         return missing(
             ALERTS, "alertmanager", f"{url} cannot be read ({error})", f"curl --max-time 3 {url}/api/v2/status"
         )
-    return ok(ALERTS, "alertmanager", f"{url} answers; {count} alerts are active")
+    if not any(ways.values()):
+        return missing(ALERTS, "alertmanager", f"{url} notifies nobody: no receiver has a way", "in alertmanager.yml:",
+                       "  receivers: [{name: team, webhook_configs: [{url: 'http://pager:8080/'}]}]")  # fmt: skip
+    told = ", ".join(f"{name} in {count} ways" for name, count in ways.items() if count)
+    return ok(ALERTS, "alertmanager", f"{url} notifies {told}")
 
 
 def _router(url: str | None, target: str) -> Finding:

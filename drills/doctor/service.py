@@ -28,8 +28,8 @@ READ: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
 }
 
 
-def look(wanted: Wanted, target: Target) -> Iterator[Finding]:
-    """Yield whether it serves. Each replica, and the endpoint, is asked for one token."""
+def look(wanted: Wanted, target: Target, key: str | None) -> Iterator[Finding]:
+    """Yield whether it serves. Each replica, and with its `key` the endpoint, is asked for one token."""
     try:
         replicas, answers = target.replicas(), gate.look_at_replicas(target)
     except DrillError as error:
@@ -43,7 +43,7 @@ def look(wanted: Wanted, target: Target) -> Iterator[Finding]:
     if answers and not silent:
         slowest = max(row["ttft_ms"] for row in answers)
         yield ok(GROUP, "completions", f"all {len(answers)} replicas complete, the slowest in {slowest:.0f} ms")
-    yield _endpoint(target)
+    yield _endpoint(target, key)
     yield from _counters(wanted, target, [r for r in replicas if r.ready and r.role == "primary"])
 
 
@@ -64,10 +64,10 @@ def _silent(name: str, error: str, *, ready: bool) -> Finding:
     return missing(GROUP, name, f"completes nothing: {error}", refuses=True)
 
 
-def _endpoint(target: Target) -> Finding:
+def _endpoint(target: Target, key: str | None) -> Finding:
     base = target.endpoint.removesuffix("/v1")
     try:
-        found = completion.complete(http.pool(), base, target.model, timeout_s=ENDPOINT_TIMEOUT_S)
+        found = completion.complete(http.pool(key), base, target.model, timeout_s=ENDPOINT_TIMEOUT_S)
     except ProbeError as error:
         what = f"{target.endpoint} completes nothing as {target.model}: {error}"
         return missing(GROUP, "endpoint", what, f"curl --max-time 10 {target.endpoint}/models", refuses=True)

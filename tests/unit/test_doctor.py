@@ -157,8 +157,8 @@ def test_a_route_needs_leave() -> None:
     assert looked(Three(), allow_route_faults=False)["route"].refuses
 
 
-def test_headroom_is_unknown_until_the_capacity_is_declared() -> None:
-    assert looked(Three())["headroom"].state is State.UNKNOWN
+def test_headroom_is_held_against_a_declared_capacity() -> None:
+    assert "measured in each baseline" in looked(Three())["headroom"].text
     assert looked(Three(capacity=30.0))["headroom"].state is State.OK
     short = looked(Three(capacity=5.0))["headroom"]
     assert (short.state, short.refuses) == (State.MISSING, True)
