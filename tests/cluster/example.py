@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from kubernetes import utils
@@ -77,9 +78,8 @@ class Example(Emulator):
             self.apply(file)
         self.until_ready()
         for part in PARTS:
-            self.namespace.wait(
-                f"a Ready {part}", lambda part=part: self.namespace.ready_pods(f"app={part}"), MONITORING_TIMEOUT_S
-            )
+            ready = partial(self.namespace.ready_pods, f"app={part}")
+            self.namespace.wait(f"a Ready {part}", ready, MONITORING_TIMEOUT_S)
 
     def apply(self, file: str) -> None:
         """Create the objects of one file."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -26,6 +28,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
 VARY = (b"vary", b"Origin")
+KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own; on a command line everybody could read it
 
 
 class ClientGone(Exception):
@@ -87,6 +90,7 @@ class App:
     def __init__(self, config: EngineConfig, engine: EngineClient, metrics: Metrics) -> None:
         self.config, self.engine, self.metrics = config, engine, metrics
         self.limits = Limits(config.model, config.max_model_len, config.seed)
+        self.key = os.environ.get(KEY_VARIABLE)
         self.routes: dict[str, dict[str, Callable[[Call], Awaitable[None]]]] = {
             "/health": {"GET": self.health},
             "/ping": {"GET": self.health, "POST": self.health},
@@ -105,7 +109,9 @@ class App:
         path = scope["path"]
         methods = self.routes.get(path, {})
         handler = methods.get(call.method)
-        if handler is not None:
+        if path.startswith("/v1") and not self._welcome(call):
+            await call.reply(401, b'{"error":"Unauthorized"}')
+        elif handler is not None:
             await self._run(handler, call)
         else:
             path = "none"
@@ -118,6 +124,13 @@ class App:
             bytes_in = int(call.headers.get(b"content-length", b"0"))
             elapsed_s = time.monotonic() - call.began
             self.metrics.answered(path, call.method, call.status, bytes_in, call.bytes_out, elapsed_s)
+
+    def _welcome(self, call: Call) -> bool:
+        """Whether the call has the key; without one everybody is welcome, and outside /v1 always."""
+        if not self.key:
+            return True
+        scheme, _, given = call.headers.get(b"authorization", b"").partition(b" ")
+        return scheme.lower() == b"bearer" and secrets.compare_digest(given, self.key.encode())
 
     async def _run(self, handler: Callable[[Call], Awaitable[None]], call: Call) -> None:
         with contextlib.suppress(ClientGone):
