@@ -17,10 +17,12 @@ from tests.cluster import build, conftest, gpus, layout
 from tests.cluster.emulator import Emulator
 from tests.cluster.gpus import GpuEmulator
 from tests.cluster.kube import Namespace
-from tests.cluster.test_pod_kill import service, shared
+from tests.cluster.served import Served
+from tests.cluster.test_pod_kill import declare
+from tests.cluster.test_upstream_delay import served, shared
 from tests.lab.drilling import Driller, Ran, events
 
-__all__ = ["service", "shared"]  # fixtures
+__all__ = ["served", "shared"]  # fixtures
 
 OVERLAY = Path(__file__).parent / "overlays" / "schedule"
 EXPERIMENT = (Path(__file__).parent / "experiments" / "node-fault.yaml").read_text()
@@ -28,8 +30,8 @@ IMAGE = "drills:dev"  # the overlay says which one that is here
 KUBECTL_TIMEOUT_S, JOB_TIMEOUT_S = 90.0, 1500.0
 #: Name, fault and check of each drill.
 DRILLS = {
-    "upstream-delay": ("upstream-delay: {mode: first_byte, delay: 3s}", "retry_storm"),
-    "packet-loss": ("packet-loss: {victims: 1, mode: reject, ports: [8080]}", "failover: {within: 10s}"),
+    "upstream-delay": ("upstream-delay: {mode: first_byte, delay: 3s}", "degraded"),
+    "packet-loss": ("packet-loss: {victims: 1, mode: reject}", "failover: {within: 10s}"),
     "pod-kill": ("pod-kill: {victims: 1, how: delete}", "replica_restart: {within: 60s, by: controller}"),
 }
 RESET = {"gpu-reset": ("gpu-reset: {victims: 1, how: planned}", "replica_restart: {within: 150s}")}
@@ -39,7 +41,7 @@ Drills = dict[str, tuple[str, str]]
 class Scheduled:
     """A target with its drills as a user has them in a folder, and the namespace of their schedule."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, service: Emulator, drills: Drills, target: str) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, service: Emulator, drills: Drills) -> None:
         self.folder, self.kubeconfig, self.service, self.drills = folder, kubeconfig, service, drills
         self.namespace = Namespace(f"{service.namespace.name}-drills", kubeconfig, service.namespace.api)
         self.volume = folder / "volume"
@@ -50,7 +52,6 @@ class Scheduled:
         for name, (fault, check) in drills.items():
             text = EXPERIMENT.replace("cluster-node-fault", name).replace("FAULT", fault).replace("CHECKS", check)
             (folder / "experiments" / f"{name}.yaml").write_text(text)
-        (folder / "drill.yaml").write_text(target)
 
     def __call__(self, *words: str) -> Ran:
         """Run `drill` in the folder."""
@@ -101,30 +102,20 @@ class Scheduled:
 
     def delete(self) -> None:
         name = self.namespace.name
-        self.kubectl("delete", "--ignore-not-found", "--wait=false", f"persistentvolume/{name}")
+        outside = [
+            f"persistentvolume/{name}",
+            f"clusterrole/{name}:drill-prod",
+            f"clusterrolebinding/{name}:drill-prod",
+        ]
+        self.kubectl("delete", "--ignore-not-found", "--wait=false", *outside)
         self.kubectl("delete", "--ignore-not-found", f"--timeout={KUBECTL_TIMEOUT_S:.0f}s", f"namespace/{name}")
 
 
-def declared(service: Emulator, url: str, where: str, more: str = "") -> str:
-    """Return the targets file."""
-    return f"""\
-targets:
-  prod:
-    endpoint: {{url: {url}/v1, model: lab-chat}}
-    sla: {{ttft: {{p99: 2s}}, e2e: {{p99: 12s}}, max_gap: {{p99: 4s}}, errors: 5%}}
-    kubernetes: {{namespace: {service.namespace.name}, selector: "app=vllm", container: vllm, port: 8000, {where}}}
-    limits: {{allow_route_faults: true}}
-{more}"""
-
-
 @pytest.fixture
-def scheduled(tmp_path: Path, cluster: Path, service: Emulator) -> Iterator[Scheduled]:
-    """Three drills of replicas behind a router."""
-    if not service.namespace.pods("app=router"):
-        service.route()
-    more = f"    router: {{kind: vllm-router, metrics: {service.router}:29000/metrics, selector: app=router}}\n"
-    target = declared(service, service.router, 'helper: {image: "drills.test/drills:dev"}', more)
-    made = Scheduled(tmp_path, cluster, service, DRILLS, target)
+def scheduled(tmp_path: Path, cluster: Path, served: Served) -> Iterator[Scheduled]:
+    """Three drills of replicas behind a router and an application."""
+    served.declare(tmp_path)
+    made = Scheduled(tmp_path, cluster, served, DRILLS)
     try:
         yield made
     finally:
@@ -137,9 +128,9 @@ def with_gpus(tmp_path: Path, own_node: Path) -> Iterator[Scheduled]:
     emulator = GpuEmulator(Namespace.make(own_node))
     try:
         emulator.create()
-        helper = f'helper: {{image: "drills.test/drills:dev", service_account: {gpus.ACCOUNT}}}, nvidia_smi: {gpus.SMI}'
-        target = declared(emulator, emulator.url.removesuffix("/v1"), helper)
-        made = Scheduled(tmp_path, own_node, emulator, RESET, target)
+        helper = f'{{image: "drills.test/drills:dev", service_account: {gpus.ACCOUNT}}}'
+        declare(tmp_path, emulator, container="vllm", helper=helper, nvidia_smi=gpus.SMI)
+        made = Scheduled(tmp_path, own_node, emulator, RESET)
         try:
             yield made
         finally:
