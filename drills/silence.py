@@ -2,7 +2,7 @@
 
 A silence is put on beside the fault (`drills.beside`), right before it, and expired after the run. Its receipt lies at
 the target as any other. Alertmanager is its own timer: a silence ends at the time that it was made with, whether or
-not anybody is left to end it. Which silences are ours says their comment, for their ids are Alertmanager's to give.
+not anybody is left to end it. Which silences are ours says their author, for their ids are Alertmanager's to give.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from drills.params import Params
 from drills.probes.http import ProbeError
 from drills.probes.prometheus import Alertmanager, alertmanager_of
 
-AUTHOR: Final = "drill"
 OPEN: Final = ("active", "pending")
 #: Labels of a replica that hold its other names: what an alert calls a pod.
 OTHER_NAMES: Final = ("drills/pod",)
@@ -92,8 +91,8 @@ class Silence:
                 "matchers": list(wanted),
                 "startsAt": utc(now),
                 "endsAt": utc(receipt.prior["ends_wall"]),
-                "createdBy": AUTHOR,
-                "comment": f"{mark(receipt)}: expected by a drill on {receipt.target}, expired when it ends",
+                "createdBy": author(receipt),
+                "comment": f"expected by a drill on {receipt.target}; expired when it ends, receipt {receipt.id}",
             }
             try:
                 made = manager.silence(body)
@@ -172,17 +171,15 @@ def words(wanted: Iterable[Mapping[str, Any]]) -> str:
 # ---- which are ours ----------------------------------------------------------------------------------
 
 
-def mark(receipt: Receipt) -> str:
-    """Return how the comment of each silence of a receipt begins."""
-    return f"drill run {receipt.run}, receipt {receipt.id}"
+def author(receipt: Receipt) -> str:
+    """Return who made the silences of a receipt: a run makes them once."""
+    return f"drill run {receipt.run}"
 
 
 def by_hand(receipt: Receipt) -> str:
     """Return the command that expires them."""
-    url = receipt.prior.get("alertmanager")
-    found = f"amtool --alertmanager.url={url} silence query -o json"
-    chosen = f"jq -r '.[] | select(.comment | startswith(\"{mark(receipt)}:\")) | .id'"
-    return f"{found} | {chosen} | xargs -r amtool --alertmanager.url={url} silence expire"
+    amtool = f"amtool --alertmanager.url={receipt.prior.get('alertmanager')} silence"
+    return f"{amtool} expire $({amtool} query -q --created-by='{author(receipt)}')"
 
 
 def _manager(target: Target) -> Alertmanager:
@@ -194,7 +191,7 @@ def _manager(target: Target) -> Alertmanager:
 
 def _ours(manager: Alertmanager, receipt: Receipt) -> list[Json]:
     found = _asked(receipt, manager.silences)
-    return [one for one in found if str(one.get("comment", "")).startswith(f"{mark(receipt)}:")]
+    return [one for one in found if one.get("createdBy") == author(receipt)]
 
 
 def _asked(receipt: Receipt, ask: Any) -> Any:
