@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+from ruamel.yaml import YAML
 
 from drills.access import gpunodes
-from drills.cluster import resetjob
+from drills.cluster import rbac, resetjob
 from drills.targetfile import Helper
 
 XML = """<?xml version="1.0" ?>
@@ -78,3 +82,12 @@ def test_it_names_one_gpu_by_its_uuid() -> None:
 
 def test_its_name_fits_whatever_the_run() -> None:
     assert len("drill-0123abcd-10-gpu-reset-15-1") <= 63
+
+
+def test_the_documented_cluster_role_is_the_rendered_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    [block] = [b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: ClusterRole" in b]
+    assert YAML(typ="safe").load(block) == rbac.cluster_role("drill-nodes")
+    needed = rbac.needed(["gpu-reset planned"], proxy=False)
+    assert {right for right in needed if right[2] == "nodes"} == rbac.NODE
+    assert not any(rule["resources"] == ["nodes"] for rule in rbac.role("drill", "llm", needed)["rules"])
