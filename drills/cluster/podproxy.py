@@ -25,12 +25,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from drills.access import procs
+from drills.access import iptables, procs
+from drills.access.iptables import Rule
 from drills.access.local import LocalHost
 from drills.cluster import oldlinks
 from drills.errors import DrillError
-from drills.faults import iptables
-from drills.faults.iptables import Rule
 from drills.model import Json
 from drills.proxy_beat import VALID_S
 from drills.proxy_link import PROOF

@@ -18,10 +18,10 @@ from typing import Annotated, ClassVar, Literal, Self, cast
 from pydantic import AfterValidator, Field, model_validator
 
 from drills import receipts
+from drills.access import iptables
+from drills.access.iptables import Programs, Rule
 from drills.errors import DrillError, nearest
-from drills.faults import iptables
 from drills.faults.common import FaultParams, bystanders, pinned, refuse_others, untouched
-from drills.faults.iptables import Programs, Rule
 from drills.model import Context, HasNetwork, Host, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Line, Share
 from drills.probes import http

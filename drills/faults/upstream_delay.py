@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import AfterValidator
 
 from drills import receipts
+from drills.access import farlines
+from drills.access.farlines import FarLine, any_line
+from drills.access.lateness import Line, ask_all
 from drills.errors import Refused
-from drills.faults import farlines
 from drills.faults.common import bystanders, pinned, refuse_others, untouched
-from drills.faults.farlines import FarLine, any_line
-from drills.faults.lateness import Line, ask_all
 from drills.model import Context, HasProxies, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Duration, Params
 
@@ -118,14 +119,21 @@ class UpstreamDelay:
         self._lines[receipt.id] = lines
         fault = {"id": receipt.id, "mode": self.params.mode, "delay_s": self.params.delay}
         ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [v["name"] for v in receipt.victims]})
-        for name, path in receipt.prior["files"].items():
-            target.host(receipt.prior["hosts"][name]).write(path, json.dumps(fault), mode=0o644)
+        files, hosts = receipt.prior["files"], receipt.prior["hosts"]
+
+        def late(name: str) -> None:
+            target.host(hosts[name]).write(files[name], json.dumps(fault), mode=0o644)
             ctx.tell("inject.step", {"receipt": receipt.id, "step": "delay.on", "ok": True, "replica": name})
+
+        with ThreadPoolExecutor(max(1, len(files))) as pool:  # or they come on one after the other
+            list(pool.map(late, files))
 
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Time a request through each proxy: late, and by the delay, while its file is there, and else not."""
         files, hosts = receipt.prior["files"], receipt.prior["hosts"]
-        ordered = {name: target.host(hosts[name]).read(path) is not None for name, path in files.items()}
+        with ThreadPoolExecutor(max(1, len(files))) as pool:  # a look may be a command on another machine
+            there = pool.map(lambda name: target.host(hosts[name]).read(files[name]) is not None, files)
+            ordered = dict(zip(files, there, strict=True))
         lines = self._lines.pop(receipt.id, []) or _lines_to(target, receipt, files, "new")
         others = _lines_to(target, receipt, receipt.prior["proxies"].keys() - files.keys(), "new")
         if any(ordered.values()):

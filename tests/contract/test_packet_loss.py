@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from drills.access import ontarget, procs
+from drills.access import iptables, ontarget, procs
 from drills.access.filecustody import FileCustody
+from drills.access.iptables import Rule
 from drills.access.local import LocalHost
 from drills.errors import DrillError
-from drills.faults import iptables
-from drills.faults.iptables import Rule
 from drills.lab import network
 from drills.model import Json, Receipt, Restored
 

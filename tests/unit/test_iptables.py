@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from drills import receipts
-from drills.faults import iptables
+from drills.access import iptables
 from drills.faults.packet_loss import PacketLoss, _undo
 from drills.model import Json
 from drills.params import FROM_FILE

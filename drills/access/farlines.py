@@ -1,9 +1,9 @@
-"""Lines (`drills.faults.lateness`) that begin on another machine, for servers that only it can reach as users do.
+"""Lines (`drills.access.lateness`) that begin on another machine, for servers that only it can reach as users do.
 
 Here `FarLine` stands for one; there a keeper holds it, a process that lives as long as that machine's helper:
 
-    python -m drills.faults.farlines serve SOCKET    hold lines, and take orders on a Unix socket
-    python -m drills.faults.farlines tell SOCKET     pass one order on, JSON on one line, and print the answer
+    python -m drills.access.farlines serve SOCKET    hold lines, and take orders on a Unix socket
+    python -m drills.access.farlines tell SOCKET     pass one order on, JSON on one line, and print the answer
 
 Orders: {"do": "ask", "lines": [{id, name, url, since}], "patience_s", "wait_s"}, {"do": "look", "ids", "wait_s"},
 {"do": "send", "lines"}, {"do": "give_up", "ids"}, {"do": "close", "ids"}. Each is answered with what is known of its
@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
+from drills.access.lateness import HURRY_S, Line
 from drills.errors import DrillError
-from drills.faults.lateness import HURRY_S, Line
 from drills.model import Host, Json
 
 START_S, POLL_S, LOOK_S = 10.0, 0.1, 1.0
@@ -115,7 +115,7 @@ def _ordered(lines: Sequence[FarLine], order: Json, *, of: Callable[[Sequence[Fa
 def _told(host: Host, folder: str, order: Json) -> tuple[Json, str]:
     """Return what the keeper of that machine says, and why it says nothing."""
     path = f"{folder}/lines"
-    argv = [host.python, "-m", "drills.faults.farlines"]
+    argv = [host.python, "-m", "drills.access.farlines"]
     done = host.run([*argv, "tell", path], timeout_s=COMMAND_S, stdin=json.dumps(order) + "\n")
     if done.rc == NOBODY:
         host.spawn([*PROGRAM, *argv, "serve", path], log=f"{path}.log")
