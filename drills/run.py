@@ -118,7 +118,7 @@ class Drill:
             return Ended("stopped", self._stopped(error))
         status, reason = "completed", ""
         try:
-            self.proxies.put_up(self.target.replicas(), say=self.s.view.say)
+            chosen = self.proxies.put_up(chosen, say=self.s.view.say)
             self._start_load()
             self._phases(chosen)
         except ChangedByOthers as error:
@@ -210,7 +210,7 @@ class Drill:
         if victims.is_route(fault):
             return victims.all_of_route(replicas, allowed=limits["allow_route_faults"], protect=limits["protect"])
         return victims.choose(
-            replicas,
+            victims.off_own_node(fault, self.target, replicas),
             self.plan["experiment"]["faults"][number]["params"]["victims"],
             rng(self.plan["seed"], f"victims-{number}"),
             max_victims=limits["max_victims"],
