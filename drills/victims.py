@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from drills.errors import Refused
 from drills.model import Fault, Json, NodeAccess, Replica, Target
@@ -54,6 +55,18 @@ def most_gone(faults: Sequence[Json], replicas: Sequence[Replica]) -> int:
     healthy = sum(r.role == "primary" and r.ready for r in replicas)
     asked = [item["params"]["victims"] for item in faults if "victims" in item["params"]]
     return max([1, *(wanted(one, healthy) for one in asked)])
+
+
+def off_own_node(fault: Fault, target: Target, replicas: Sequence[Replica]) -> list[Replica]:
+    """Return the replicas; those on the node of this drill are spared by a fault that works on the node itself.
+
+    Such a fault says so with `on_node: ClassVar[bool] = True`, and a target knows its driver's node as `own_node`.
+    """
+    own = getattr(target, "own_node", None)
+    if not own or not getattr(fault, "on_node", False):
+        return list(replicas)
+    why = "is spared: this drill runs in a pod on that very node"
+    return [replace(r, spared=r.spared or why) if r.host == own else r for r in replicas]
 
 
 def is_route(fault: Fault) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -55,6 +56,7 @@ class KubernetesTarget(Fronted):
         self.router_metrics = spec.router.metrics if spec.router else None
         self.custody: Custody = custody
         self._keeper = custody
+        self.own_node = os.environ.get("DRILL_NODE") if kubeconfig.in_cluster() else None
         self.direct = self.where.reach == "direct" or (self.where.reach == "auto" and kubeconfig.in_cluster())
         self._selectors = {"primary": self.where.selector}
         if self.where.fallback_selector:

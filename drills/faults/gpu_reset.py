@@ -44,6 +44,7 @@ class GpuReset:
     name: ClassVar[str] = "gpu-reset"
     held: ClassVar[bool] = False
     effect: ClassVar[bool] = True
+    on_node: ClassVar[bool] = True
     warning: ClassVar[str] = "a reset may end in a GPU, or a machine, that needs a power cycle"
 
     class Params(FaultParams):

@@ -6,18 +6,20 @@ which are put back.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kubernetes.client import BatchV1Api, RbacAuthorizationV1Api
 
 from drills.cluster import rbac
 from drills.model import Json
 from tests.cluster import layout, node
-from tests.cluster.cache import TREE
+from tests.cluster.cache import TREE, cache
 from tests.cluster.emulator import Emulator
 from tests.cluster.kube import MANIFESTS, REQUEST_TIMEOUT_S
 
@@ -33,6 +35,7 @@ LABELS = {
 }
 ACCOUNT = "drill-node"
 READY_TIMEOUT_S = 240.0
+TURN_TIMEOUT_S = 3600.0
 COMMAND_TIMEOUT_S = 60.0
 MAKE = """
 import sys
@@ -61,7 +64,12 @@ class GpuEmulator(Emulator):
     """Three replicas, each with a GPU of its own that its engine holds."""
 
     def create(self) -> None:
-        """Put the GPUs on the node, and wait until the replicas hold them."""
+        """Put the GPUs on the node, and wait until the replicas hold them. One at a time has the node's GPUs."""
+        self._turn = (cache() / "gpus.lock").open("w")
+        deadline = time.monotonic() + TURN_TIMEOUT_S
+        while not _taken(self._turn):
+            assert time.monotonic() < deadline, "the GPUs of the test node are in use by other tests"
+            time.sleep(1.0)
         on_node("-c", MAKE, FOLDER, str(COUNT))
         self._grant()
         label(LABELS, self)
@@ -95,6 +103,7 @@ class GpuEmulator(Emulator):
                 api.delete_cluster_role_binding(binding.metadata.name)
         api.delete_cluster_role(name)
         self.namespace.delete()
+        self._turn.close()
 
     def left(self) -> list[str]:
         """Return what drills have left in the namespace, jobs included."""
@@ -106,6 +115,14 @@ class GpuEmulator(Emulator):
         ours = self.uids()
         survey = json.loads(on_node("-m", "drills.access.gpunodes", "--smi", SMI))
         return {holder["gpu"]: holder["pod"] for holder in survey["holders"] if holder["pod"] in ours}
+
+
+def _taken(turn: IO[str]) -> bool:
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def on_node(*words: str) -> str:

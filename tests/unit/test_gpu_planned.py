@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from drills import victims
 from drills.access import nodemarks
 from drills.errors import DrillError, NotRestored, Refused, Stopped, UsageError
 from drills.faults.gpu_reset import GpuReset
@@ -369,3 +371,12 @@ def test_somebody_who_takes_the_gpu_meanwhile_keeps_it_from_the_reset(drill: Dri
 def test_each_way_is_for_its_own_kind_of_target(how: Any, kind: str) -> None:
     with pytest.raises(UsageError, match=r"use (crash|planned)"):
         GpuReset(GpuReset.Params(how=how), kind)
+
+
+def test_the_node_of_the_drill_itself_is_spared_and_counted_out(drill: Drilled) -> None:
+    rows = [replace(a_replica("vllm-0", "u0"), host="n1"), replace(a_replica("vllm-1", "u1"), host="n2")]
+    drill.target.own_node = "n1"
+    near, far = victims.off_own_node(drill.fault, drill.target, rows)
+    assert ("that very node" in near.spared, far.spared) == (True, "")
+    drill.target.own_node = None
+    assert victims.off_own_node(drill.fault, drill.target, rows) == rows
