@@ -1,0 +1,117 @@
+"""The API server is away for 20 s in the middle of a fault: the fault ends at its time, and the run as it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import node, traces
+from tests.cluster.cases import experiment
+from tests.cluster.conftest import GIVEN
+from tests.cluster.kube import Namespace
+from tests.cluster.served import Served
+from tests.cluster.test_pod_kill import place
+from tests.lab.drilling import DRILL, Driller, events
+
+AWAY_S = 20.0
+API = "kube-apiserver"
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: Path) -> Iterator[Served]:
+    if GIVEN:
+        pytest.skip("stops the API server of the node of `make cluster-up`, and KUBECONFIG names another cluster")
+    served = Served(Namespace.make(cluster))
+    try:
+        served.create()
+        yield served
+    finally:
+        served.namespace.delete()
+
+
+@pytest.fixture
+def drill(tmp_path: Path, cluster: Path, shared: Served) -> Iterator[Driller]:
+    shared.until_ready()
+    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=400.0)
+    driller.env["KUBECONFIG"] = str(cluster)
+    shared.declare(tmp_path, entry="router")
+    path = tmp_path / "drill.yaml"
+    path.write_text(path.read_text().replace("e2e: {p99: 12s}", "e2e: {p99: 4s}"))
+    yield driller
+    driller("recover", *place(driller))
+    assert shared.left() == []
+
+
+def begin(drill: Driller, name: str) -> subprocess.Popen[str]:
+    path = drill.reports.parent / "experiment.yaml"
+    path.write_text(experiment(name))
+    return subprocess.Popen(
+        [*DRILL, "run", str(path), *place(drill), "--plain"],
+        env=drill.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def away() -> None:
+    """Stop the API server for a while, whatever happens meanwhile."""
+    node.stop(API)
+    try:
+        time.sleep(AWAY_S)
+    finally:
+        node.start(API)
+
+
+def data(folder: Path, name: str) -> list[dict[str, object]]:
+    """Return what the journal says of those events of the fault itself."""
+    return [e["data"] for e in events(folder, name) if not e["data"].get("beside")]
+
+
+def test_the_fault_is_over_in_time_and_the_run_ends_as_it_should(drill: Driller, shared: Served) -> None:
+    process = begin(drill, "packet-loss")
+    try:
+        folder = drill.until("proof.on", process, None, within_s=240.0)
+        assert traces.ours(traces.rules())
+        away()
+        out = process.communicate(timeout=360)[0]
+    finally:
+        process.kill()
+    # Nobody could be asked while the fault was on; what was put back is proven once somebody can be.
+    assert [one["restored"] for one in data(folder, "revert.end")] == ["clean"], out
+    assert traces.ours(traces.rules()) == []
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert (process.returncode, verdict["restored"]) == (0, "clean"), out
+    off = data(folder, "proof.off")
+    assert [one["ok"] for one in off] == [True], out
+
+
+def test_without_driver_and_api_server_the_timer_ends_it(drill: Driller, shared: Served) -> None:
+    process = begin(drill, "packet-loss")
+    try:
+        folder = drill.until("proof.on", process, None, within_s=240.0)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+        [armed] = data(folder, "timer.armed")
+        left_s = float(str(armed["deadline_s"]))
+        node.stop(API)
+        try:
+            deadline = time.monotonic() + left_s + 30.0
+            while traces.ours(traces.rules()):
+                assert time.monotonic() < deadline, "the fault outlives its deadline"
+                time.sleep(0.5)
+        finally:
+            node.start(API)
+        shared.namespace.wait("the API server", lambda: node.kubectl("get", "--raw", "/readyz") == "ok")
+        done = drill("recover", *place(drill))
+        assert done.code == 0, done.out + done.err
+    finally:
+        process.kill()

@@ -1,0 +1,138 @@
+"""SIGKILL of the driver at any step of a drill on a cluster: `drill recover` leaves everything as it was.
+
+By default one point of each drill, drawn by a seed that a failure shows; FULL=1 tries all, SEED=N draws again. Compared
+object by object: leases, configmaps, jobs, labels, cordon; rules of iptables in every network on the node; processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drills.clock import rng
+from tests.cluster import traces
+from tests.cluster.cases import CASES, experiment
+from tests.cluster.conftest import GIVEN
+from tests.cluster.kube import Namespace
+from tests.cluster.served import Served
+from tests.cluster.test_pod_kill import place
+from tests.lab.drilling import DRILL, Driller, events
+
+POLL_S = 0.02
+REACH_S = 240.0
+SEED = int(os.environ.get("SEED") or secrets.randbelow(10_000))
+
+
+def points() -> list[tuple[str, str]]:
+    """Return the (drill, event or step) to die at."""
+    every = [[(name, at) for at in case.points] for name, case in CASES.items()]
+    if os.environ.get("FULL"):
+        return [point for of_one in every for point in of_one]
+    drawn = rng(SEED, "points")
+    return [drawn.choice(of_one) for of_one in every]
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: Path) -> Iterator[Served]:
+    if GIVEN:
+        pytest.skip("looks into the networks of the node of `make cluster-up`, and KUBECONFIG names another cluster")
+    served = Served(Namespace.make(cluster))
+    try:
+        served.create()
+        yield served
+    finally:
+        served.namespace.delete()
+
+
+@pytest.fixture
+def drill(tmp_path: Path, cluster: Path, shared: Served) -> Iterator[Driller]:
+    """`drill` at a service that is well, with its baseline as short as its SLA allows."""
+    shared.until_ready()
+    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=400.0)
+    driller.env["KUBECONFIG"] = str(cluster)
+    shared.declare(tmp_path)
+    path = tmp_path / "drill.yaml"
+    path.write_text(path.read_text().replace("e2e: {p99: 12s}", "e2e: {p99: 3s}"))
+    yield driller
+    driller("recover", *place(driller))
+
+
+def start(drill: Driller, name: str) -> subprocess.Popen[str]:
+    """Start a drill in a process group of its own."""
+    path = drill.reports.parent / "experiment.yaml"
+    path.write_text(experiment(name))
+    words = ["run", str(path), *place(drill), "--plain", "--seed", str(SEED)]
+    return subprocess.Popen(
+        [*DRILL, *words],
+        env=drill.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill_at(drill: Driller, process: subprocess.Popen[str], at: str) -> Path:
+    """Kill the process group as soon as the journal tells of that event or step; return the run folder."""
+    deadline = time.monotonic() + REACH_S
+    while not (found := _reached(drill.latest(), at)):
+        assert process.poll() is None, f"ended before {at}: {process.communicate()[0]}"
+        assert time.monotonic() < deadline, f"no {at} within {REACH_S} s"
+        time.sleep(POLL_S)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGKILL, f"ended by itself at {at}"
+    return found
+
+
+def _reached(folder: Path | None, at: str) -> Path | None:
+    try:
+        text = (folder / "journal.jsonl").read_text() if folder else ""
+    except FileNotFoundError:
+        return None
+    return folder if f'"event":"{at}"' in text or f'"step":"{at}"' in text else None
+
+
+@pytest.mark.parametrize(("name", "at"), points(), ids=lambda word: word.replace(" ", "-"))
+def test_a_driver_that_dies_leaves_what_recover_puts_back(name: str, at: str, drill: Driller, shared: Served) -> None:
+    print(f"seed {SEED}")
+    objects, pods, rules = traces.objects(shared), traces.pods(shared), traces.rules()
+    assert traces.ours(rules) == []
+    process = start(drill, name)
+    try:
+        folder = kill_at(drill, process, at)
+    finally:
+        process.kill()
+    run = json.loads((folder / "plan.json").read_text())["run"]
+    receipts = [event["data"]["receipt"] for event in events(folder, "receipt") if not event["data"].get("beside")]
+    victims = {victim["uid"] for receipt in receipts for victim in receipt["victims"]} if CASES[name].dies else set()
+
+    first = drill("recover", *place(drill))
+    assert first.code == 0, first.out + first.err
+    again = drill("recover", *place(drill))
+    assert (again.code, again.out.strip()) == (0, "nothing to put back"), again.out + again.err
+    shared.until_ready()
+
+    assert shared.left() == []
+    assert traces.objects(shared) == objects
+    assert traces.processes(run) == []
+    now, after = traces.pods(shared), traces.rules()
+    assert {uid: pod for uid, pod in pods.items() if uid not in victims and now.get(uid) != pod} == {}
+    assert len(set(now) - set(pods)) <= len(victims)
+    assert traces.ours(after) == []
+    same = {number: text for number, text in rules.items() if number in after and "KUBE-" not in text}
+    assert {number: after[number] for number in same} == same
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert (verdict["verdict"], verdict["restored"]) == ("inconclusive", "clean")
+    assert [event["data"]["status"] for event in events(folder, "end")] == ["crashed"]
+    said = drill("status", *place(drill)).out
+    assert "nothing is to be put back" in said
+    assert "not finished" not in said
