@@ -65,23 +65,27 @@ class Followed:
 
     def jobs(self, now: Callable[[], Sequence[Replica]]) -> list[Job]:
         """Return what follows replicas that are replaced; `now` are those of the last look."""
-        return [Job("proxies", self.target.name, FOLLOW_S, lambda: self._follow(now()))] if self.wanted else []
+        return [Job("proxies", self.target.name, FOLLOW_S, lambda: self._follow(now))] if self.wanted else []
 
-    def _follow(self, now: Sequence[Replica]) -> None:
-        new = [r for r in cast("BringsProxies", self.target).without_proxy(now) if self._tries.get(r.uid, 0) < TRIES]
-        mono = self.active.clock.mono()
-        for replica in new:
-            if replica.ready:
-                self._ready_mono.setdefault(replica.uid, mono)
-            try:
-                if not (near := self._near([replica])):
-                    continue
-                self._tries[replica.uid] = self._tries.get(replica.uid, 0) + 1
+    def _follow(self, now: Callable[[], Sequence[Replica]]) -> None:
+        for replica in cast("BringsProxies", self.target).without_proxy(now()):
+            if self._tries.get(replica.uid, 0) < TRIES:
+                self._cover(replica, now)
+
+    def _cover(self, replica: Replica, now: Callable[[], Sequence[Replica]]) -> None:
+        """Put a proxy in front of a new replica. When that fails the run goes on; it says what was not seen."""
+        began, laid = self.active.clock.mono(), len(self.active.receipts)
+        try:
+            if near := self._near([replica]):
                 self._put(near)
-            except DrillError as error:  # the run goes on; what was not seen is said at its end
+        except DrillError as error:
+            if len(self.active.receipts) > laid:  # before that it may only be too new
+                self._tries[replica.uid] = self._tries.get(replica.uid, 0) + 1
                 self.tell("ledger.late", {"replica": replica.name, "uid": replica.uid, "reason": str(error)})
-            else:
-                self._say_gap(replica, self.active.clock.mono())
+        if any(one.uid == replica.uid and one.ready for one in now()):
+            self._ready_mono.setdefault(replica.uid, began)
+        if not cast("BringsProxies", self.target).without_proxy([replica]):
+            self._say_gap(replica, self.active.clock.mono())
 
     def _near(self, replicas: Sequence[Replica]) -> list[Replica]:
         return cast("NodeAccess", self.target).reach(replicas, self.tell)

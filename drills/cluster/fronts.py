@@ -71,8 +71,9 @@ class Fronts:
 
     def put_up(self, spots: Sequence[Json]) -> list[Json]:
         """Put them up; returns for each what was done, or an error."""
-        self._up |= {spot["uid"]: spot for spot in spots}
-        return self._ask("up", spots)
+        said = self._ask("up", spots)
+        self._up |= {spot["uid"]: spot for spot, one in zip(spots, said, strict=True) if "error" not in one}
+        return said
 
     def look(self, spots: Sequence[Json]) -> list[Json]:
         """Return for each what is there."""
