@@ -6,6 +6,7 @@ people's notes do, too.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tarfile
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from drills import runfolder, session
 from drills.access import kubeexec
@@ -24,6 +25,7 @@ from drills.errors import Refused, UsageError
 from drills.model import Completed, Json
 from drills.options import Options
 from drills.report import index
+from drills.report.run import NOTES
 from drills.schedule.wanted import name_of
 
 CRONJOBS: Final = Resource("batch", "v1", "cronjobs")
@@ -37,9 +39,10 @@ GONE_TIMEOUT_S: Final = 30.0
 LIST_TIMEOUT_S: Final = 30.0
 COPY_TIMEOUT_S: Final = 300.0
 POLL_S: Final = 0.5
+TAR_END: Final = bytes(1024)
 #: Prints a line for each folder that is complete, and each file of a month.
 LIST: Final = """\
-cd /reports && for path in runs/*/verdict.json ????-??/*.json; do [ ! -f "$path" ] || echo "$path"; done
+cd "$0" && for path in runs/*/verdict.json ????-??/*.json; do [ ! -f "$path" ] || echo "$path"; done
 for run in runs/*; do [ ! -f "$run/journal.jsonl" ] || [ -f "$run/verdict.json" ] || echo "open $run"; done
 """
 
@@ -149,15 +152,15 @@ class _Fetching:
 
     def all(self) -> None:
         """Copy run by run, then the months, and make their indices again from what is here now."""
-        lines = self._run(["sh", "-c", LIST], LIST_TIMEOUT_S).out.splitlines()
+        lines = self._run(["sh", "-c", LIST, PLACE], LIST_TIMEOUT_S).out.splitlines()
         runs = [line.removesuffix("/verdict.json") for line in lines if line.startswith("runs/")]
         months = [line for line in lines if index.MONTH.fullmatch(line.partition("/")[0])]
         new = [run for run in runs if not (self.reports / run / "verdict.json").is_file()]
         for run in new:
-            self._copy(run)
+            self._copy([run])
             self.say(f"fetched: {self.reports / run}")
-        for path in months:
-            self._copy(path)
+        if months:
+            self._copy(months)
         for month in sorted({path.partition("/")[0] for path in months}):
             self.say(f"index: {index.write(self.reports, month)}")
         for line in lines:
@@ -165,29 +168,20 @@ class _Fetching:
                 self.say(f"left there, as it has no verdict yet: {line.removeprefix('open ')}")
         self.say(f"{len(new)} of {len(runs)} runs fetched, the others were here already")
 
-    def _copy(self, path: str) -> None:
-        """Copy a folder or a file: it is here whole, or not at all."""
+    def _copy(self, paths: list[str]) -> None:
+        """Copy folders or files: each is here whole, or not at all."""
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=self.reports) as made:
             there = Path(made)
             with (there / "tar").open("w+b") as file:
-                self._run(["tar", "-C", PLACE, "-cf", "-", path], COPY_TIMEOUT_S, file.write)
-                file.seek(0)
+                self._run(["tar", "-C", PLACE, "-cf", "-", *paths], COPY_TIMEOUT_S, file.write)
                 try:
+                    _whole(file)
                     with tarfile.open(fileobj=file) as tar:
                         tar.extractall(there / "out", filter="data")
                 except (tarfile.TarError, OSError) as error:
-                    raise Refused(f"pod {self.pod}: {path}: did not come whole: {error}; fetch again") from None
-            self._settle(there / "out" / path, self.reports / path)
-
-    def _settle(self, new: Path, place: Path) -> None:
-        """Move it to its place; notes of people that are there stay."""
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_dir():
-            for mine in (place / "notes.md",):
-                if mine.is_file():
-                    shutil.copy2(mine, new / mine.name)
-            shutil.rmtree(place)
-        new.replace(place)
+                    raise Refused(f"pod {self.pod}: {paths[0]}: did not come whole: {error}; fetch again") from None
+            for path in paths:
+                _settle(there / "out" / path, self.reports / path)
 
     def _run(self, argv: list[str], timeout_s: float, sink: Callable[[bytes], Any] | None = None) -> Completed:
         done = kubeexec.run(self.api, self.namespace, self.pod, CONTAINER, argv, timeout_s=timeout_s, sink=sink)
@@ -195,3 +189,22 @@ class _Fetching:
             why = "did not end in time" if done.timed_out else self.api.clean(done.err) or f"ended with {done.rc}"
             raise Refused(f"pod {self.pod} in {self.namespace}: {argv[0]}: {why}; fetch again")
         return done
+
+
+def _whole(file: BinaryIO) -> None:
+    """Refuse an archive without its end, which would be read as a shorter one; then go to its beginning."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - len(TAR_END)))
+    if file.read() != TAR_END:
+        raise tarfile.ReadError("its end is missing")
+    file.seek(0)
+
+
+def _settle(new: Path, place: Path) -> None:
+    """Move it to its place; people's notes that are there stay."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir():
+        if (place / NOTES).is_file():
+            shutil.copy2(place / NOTES, new / NOTES)
+        shutil.rmtree(place)
+    new.replace(place)
