@@ -115,8 +115,8 @@ def pause(node: Json, step: Json) -> Json:
 
 
 def progress(node: Json, step: Json, reset: str, human: str | None = None) -> Json:
-    """Return the patch that notes how far the reset is, and why a person has to look."""
-    told = {MARK: marked(step, reset=reset)} | ({HUMAN: human} if human else {})
+    """Return the patch that notes how far the reset is, and why a person has to look; how an earlier one ended goes."""
+    told: Json = {MARK: marked(step, reset=reset), ENDED: None} | ({HUMAN: human} if human else {})
     return _patch(node, {"annotations": told})
 
 

@@ -24,8 +24,8 @@ from drills.model import Context, HasGpuNodes, Json, Observation, Receipt, Repli
 from drills.nodes import GpuNode
 from drills.probes import gpu_host
 
-#: The timer puts the node back no earlier than this: a reset must not meet what comes back to the node.
-DEADLINE_S: Final = 600.0
+#: The timer puts the node back no earlier than this: longer than all steps of the deed together may take.
+DEADLINE_S: Final = 900.0
 #: From the eviction until the node takes pods again.
 DEED_S: Final = (
     deed.TEARDOWN_TIMEOUT_S + deed.RESET_TIMEOUT_S + deed.RESET_SLACK_S + deed.FABRIC_TIMEOUT_S + deed.RESTORE_TIMEOUT_S
@@ -94,7 +94,7 @@ class PlannedReset:
                 back,
                 *({"do": "job", "name": name, "namespace": namespace} for names in jobs.values() for name in names),
             ),
-            deadline_s=max(deadline_s, DEADLINE_S),
+            deadline_s=max(deadline_s, DEADLINE_S + self.budget_timeout_s),
             params=self.params,
         )
 

@@ -110,6 +110,7 @@ def test_one_that_was_judged_does_not() -> None:
     nodes = worked_on()
     note(nodes, **{ENDED: "255"})
     nodemarks.change(nodes, "n1", lambda node: nodemarks.progress(node, STEP, JUDGED))
+    assert ENDED not in nodes.node["metadata"]["annotations"]  # it is of the attempt before
     assert put_back(nodes, STEP) == ""
     assert nodes.node["metadata"]["annotations"] == {}
 
