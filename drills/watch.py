@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ Identity = tuple[str, int | None, int]  # uid, pid where it is known, restarts
 COMPLETION_TIMEOUT_S = 2.0
 SCRAPE_TIMEOUT_S = 2.0
 HEALTH_TIMEOUT_S = 2.0  # longer than a router's, so that an answer that is late for the router is seen for what it is
+READINESS_AGE_S = 2.0
 GPU_INTERVAL_S = 5.0
 PROMQL_INTERVAL_S = 5.0
 LOOKS_KEPT = 20  # at each engine
@@ -33,6 +35,7 @@ class Watch:
         self.target, self.tell, self.plan = target, tell, plan
         self.lock = threading.Lock()
         self.replicas: dict[str, Replica] = {}
+        self.looked_mono = 0.0  # when they were last seen so
         self.served: dict[str, Identity] = {}
         self.disturbed: list[Json] = []  # replica events seen before the fault: somebody else's doing
         self.seen_event = self.seen_note = 0
@@ -98,6 +101,10 @@ class Watch:
         found: list[Job] = []
         if any(item["check"] == "health_honest" for item in self.plan["experiment"]["checks"]):
             found += [Job("health", r.name, 1.0, self._health(r)) for r in self.replicas.values()]
+            if not isinstance(
+                self.target, Embedded
+            ):  # a controller says who is ready, and traffic follows
+                found += [Job("readiness", r.name, 1.0, self._readiness(r)) for r in self.replicas.values()]
         if self._counts_notifications() and (manager := alertmanager_of(self.target)) is not None:
             found.append(Job(notified.PROBE, "alertmanager", 1.0, notified.Notifications(manager, self.tell).look))
         for name, query in promql.wanted(self.plan).items():
@@ -125,7 +132,7 @@ class Watch:
         except DrillError as error:  # what was seen last stays; the look is written down as a failed one
             raise ProbeError(str(error)) from None
         with self.lock:
-            self.replicas = now
+            self.replicas, self.looked_mono = now, time.monotonic()
         return {"ready": sum(r.ready for r in now.values()), "states": {r.name: r.state for r in now.values()}}
 
     def _look_at_events(self) -> None:
@@ -183,6 +190,16 @@ class Watch:
         def look() -> Json:
             now = self._now(replica)
             return health.ask(pool, now.health_url or f"{now.url}/health", timeout_s=HEALTH_TIMEOUT_S)
+
+        return look
+
+    def _readiness(self, replica: Replica) -> Callable[[], Json]:
+        def look() -> Json:
+            with self.lock:
+                now, age_s = self.replicas.get(replica.name), time.monotonic() - self.looked_mono
+            if age_s > READINESS_AGE_S:
+                raise ProbeError("what the controller says of it could not be read")
+            return {"endpoint": "its controller's word", "ready": now is not None and now.ready}
 
         return look
 

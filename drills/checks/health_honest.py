@@ -1,4 +1,8 @@
-"""health_honest: the endpoint by which a router judges a replica says what completions of that replica say."""
+"""health_honest: the endpoint by which a router judges a replica says what completions of that replica say.
+
+Where a controller tells everybody who is ready (Kubernetes), that is a word to be held to as well: Ready, and not one
+completion works. The other way round it only waits for its next look, which costs no request.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from drills.params import Duration, Params
 LOOK_GAP_S = 5.0
 #: Both are asked once a second and answer, or do not, within two: looks further apart have one missing between them.
 LOOK_S = 3.5
+#: What its controller says of a replica; there is none in the lab.
+READINESS = "readiness"
 
 
 class HealthHonestParams(Params):
@@ -29,7 +35,7 @@ class _Lie:
     """For how long an endpoint said one thing while completions said the other."""
 
     replica: str
-    said: str
+    said: str  # with whose word it is
     length_s: float
     begin: float
 
@@ -62,12 +68,17 @@ class HealthHonest(Check[HealthHonestParams]):
             "replicas": {name: _told(ev, name) for name in names},
             "not_completing_s": {name: seconds(silent) for name, silent in sorted(stopped.items())},
             "endpoints": sorted(
-                {e for s in _samples(ev, "health") if isinstance(e := s["values"].get("endpoint"), str)}
+                {
+                    e
+                    for probe in ("health", READINESS)
+                    for s in _samples(ev, probe)
+                    if isinstance(e := s["values"].get("endpoint"), str)
+                }
             ),
         }
         row = {"bound": params.within, "unit": "s", "n": len(names), "value": value, "detail": detail}
         if worst and worst.length_s > params.within:
-            told = f"{worst.replica}: its health endpoint {worst.said} for {worst.length_s:.1f} s"
+            told = f"{worst.replica}: its {worst.said} for {worst.length_s:.1f} s"
             return cls.result(Verdict.FAIL, f"{told}; {params.within:g} s allowed", **row)
         if unseen := next(filter(None, (_unseen(ev, name, hit, params.within) for name in names)), ""):
             return cls.unclear(unseen, **row)
@@ -81,6 +92,8 @@ class HealthHonest(Check[HealthHonestParams]):
 def _unseen(ev: Evidence, name: str, hit: float, within: float) -> str:
     """Say where a disagreement could hide because one of the two was not asked; empty where none could."""
     asked = {"health endpoint": looks(ev, "health", name), "completions": looks(ev, "completion", name, ok=False)}
+    if told := looks(ev, READINESS, name):
+        asked["readiness"] = told
     for what, times in asked.items():
         low, high = blind(times, hit, ev.ended)
         if high - low > min(LOOK_GAP_S, max(within, LOOK_S)):
@@ -88,7 +101,7 @@ def _unseen(ev: Evidence, name: str, hit: float, within: float) -> str:
     for lie in _lies(ev, name):
         longest = max(_with_gaps(lie, times, ev.ended) for times in asked.values())
         if longest > within:
-            said = f"{name}: its health endpoint {lie.said} for {lie.length_s:.1f} s, and nobody looked right beside it"
+            said = f"{name}: its {lie.said} for {lie.length_s:.1f} s, and nobody looked right beside it"
             return f"{said}: it may have been {longest:.1f} s; {within:g} s allowed"
     return ""
 
@@ -129,9 +142,12 @@ def _lies(ev: Evidence, name: str) -> Iterator[_Lie]:
     healthy, sick = list(_runs(said)), list(_runs([(mono, not good) for mono, good in said]))
     working = list(_runs([(s["mono"], s["ok"]) for s in _samples(ev, "completion", name)]))
     for begin, end in _both(healthy, _failing(ev, name)):
-        yield _Lie(name, "said 200 while no completion of it worked", end - begin, begin)
+        yield _Lie(name, "health endpoint said 200 while no completion of it worked", end - begin, begin)
     for begin, end in _both(sick, working):
-        yield _Lie(name, "said no while completions of it worked", end - begin, begin)
+        yield _Lie(name, "health endpoint said no while completions of it worked", end - begin, begin)
+    ready = [(float(s["mono"]), bool(s["values"].get("ready"))) for s in _samples(ev, READINESS, name)]
+    for begin, end in _both(list(_runs(ready)), _failing(ev, name)):
+        yield _Lie(name, "readiness probe said Ready while no completion of it worked", end - begin, begin)
 
 
 def _runs(seen: Sequence[tuple[float, bool]]) -> Iterator[Stretch]:

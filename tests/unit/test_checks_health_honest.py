@@ -88,3 +88,40 @@ def test_inconclusive_when_a_replica_was_not_watched(tmp_path: Path) -> None:
         run.samples = [s for s in run.samples if (s["probe"], s["subject"]) != (probe, "replica-0")]
         row = judge(run, tmp_path / probe, "health_honest")
         assert (row.verdict, "replica-0: its" in row.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+# ---- what a controller says ------------------------------------------------------------------------------
+
+
+def ready(run: Run, begin: float, end: float) -> Run:
+    """The victim's controller says Ready from `begin` to `end`, and of everybody else always."""
+    for s in [s for s in run.samples if s["probe"] == "health"]:
+        word = s["subject"] != VICTIM or not HIT <= s["mono"] < READY or begin <= s["mono"] < end
+        run.samples.append(s | {"probe": "readiness", "values": {"endpoint": "its controller's word", "ready": word}})
+    return run
+
+
+def test_a_readiness_probe_that_says_no_while_nothing_completes_is_honest(tmp_path: Path) -> None:
+    assert judge(ready(runs.healthy(), HIT, HIT), tmp_path, "health_honest").verdict is Verdict.PASS
+
+
+def test_fail_when_it_says_ready_while_nothing_completes(tmp_path: Path) -> None:
+    row = judge(ready(runs.healthy(), HIT + 2, READY), tmp_path, "health_honest")
+    assert row.verdict is Verdict.FAIL
+    assert row.reason.startswith("replica-1: its readiness probe said Ready while no completion of it worked for 1")
+    assert "its controller's word" in row.detail["endpoints"]
+
+
+def test_one_that_is_called_ready_late_is_no_lie(tmp_path: Path) -> None:
+    run = ready(runs.healthy(), HIT, HIT)
+    for s in run.samples:
+        if s["probe"] == "readiness" and s["subject"] == VICTIM and s["mono"] < BACK + 12:
+            s["values"] = s["values"] | {"ready": s["mono"] < HIT}
+    assert judge(run, tmp_path, "health_honest").verdict is Verdict.PASS
+
+
+def test_inconclusive_when_the_controller_was_not_asked_for_a_while(tmp_path: Path) -> None:
+    run = ready(runs.healthy(), HIT, HIT)
+    run.samples = [s for s in run.samples if s["probe"] != "readiness" or not HIT < s["mono"] < READY]
+    row = judge(run, tmp_path, "health_honest")
+    assert (row.verdict, "its readiness was not asked for" in row.reason) == (Verdict.INCONCLUSIVE, True)
