@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from drills.cluster.helpers import HELPER, ROLE
 from drills.model import Json
 from tests.cluster.kube import Namespace
 from tests.cluster.served import Served
 from tests.cluster.test_pod_kill import place
-from tests.lab.drilling import DRILL, Driller, Ran
+from tests.lab.drilling import DRILL, Driller, Ran, events
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 INSTRUMENT = "ledger-proxies"
@@ -90,3 +93,85 @@ def test_every_primary_is_late_and_the_degradation_opens(drill: Driller, served:
     assert all(one["took_s"] >= 4.5 for one in seen)
     assert {one["role"] for one in ledger(ran)} == {"primary", "fallback"}
     assert served.uids() == before
+
+
+# ---- the ledger as a choice ------------------------------------------------------------------------------
+
+
+def test_a_replaced_pod_is_followed_by_the_ledger(drill: Driller, served: Served) -> None:
+    served.declare(drill.reports.parent, ledger=True, entry="router")
+    ran = drill(*words(drill, EXPERIMENTS / "pod-kill-ledger.yaml"))
+    assert ran.code == 0, ran.out + ran.err
+    [first, second] = instrument(ran, "proof.on")
+    assert (through(first), through(second)) == ([True] * 4, [True])
+    [receipt] = [e["data"]["receipt"] for e in ran.events("receipt") if not e["data"].get("beside")]
+    [victim] = receipt["victims"]
+    assert second["evidence"][0]["replica"] == victim["name"]
+    hit = ran.events("inject.hit")[0]["mono"]
+    mine = [one["start"] for one in ledger(ran) if one["replica"] == victim["name"]]
+    assert min(mine) < hit < max(mine)  # one name, and two pods that were seen under it
+    assert ran.row("rejoin")["verdict"] == "pass"
+    assert ran.row("streams")["verdict"] == "pass"
+    assert [one["ok"] for one in instrument(ran, "proof.off")] == [True, True]
+
+
+# ---- what stays ------------------------------------------------------------------------------------------
+
+
+def redirects(served: Served) -> list[str]:
+    """Return the rules of the nat tables of all pods, as this machine sees them."""
+    found = []
+    for uid in served.uids():
+        inside = next(p for p in Path("/proc").iterdir() if p.name.isdigit() and uid.replace("-", "") in grouped(p))
+        enter = ["nsenter", f"--net={inside}/ns/net", "iptables", "-t", "nat", "-S"]
+        rules = subprocess.run(enter, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+        found += [rule for rule in rules if rule.startswith("-A")]
+    return found
+
+
+def grouped(process: Path) -> str:
+    """Return the control group of a process, without dashes."""
+    try:
+        return (process / "cgroup").read_text().replace("-", "").replace("_", "")
+    except OSError:
+        return ""
+
+
+def test_without_its_driver_a_recovery_takes_the_proxies_away(own_node: Path, drill: Driller, served: Served) -> None:
+    assert redirects(served) == []
+    process = begin(drill, EXPERIMENTS / "upstream-delay.yaml")
+    try:
+        folder = drill.until("load.started", process, None, within_s=150.0)
+        assert len(redirects(served)) == 3
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    done = drill("recover", *place(drill))
+    assert done.code == 0, done.out + done.err
+    assert redirects(served) == []
+    [off] = [e for e in events(folder, "beside.proof.off") if e["data"]["receipt"].endswith(INSTRUMENT)]
+    assert off["data"]["ok"] is True
+
+
+def test_a_helper_that_is_killed_without_grace_costs_seconds_and_not_the_service(
+    own_node: Path, drill: Driller, served: Served
+) -> None:
+    served.declare(drill.reports.parent, ledger=True, entry="router")
+    process = begin(drill, EXPERIMENTS / "pod-kill-ledger.yaml")
+    try:
+        folder = drill.until("load.started", process, None, within_s=150.0)
+        core, name = served.namespace.core, served.namespace.name
+        [helper] = served.namespace.pods(f"{ROLE}={HELPER}")
+        core.delete_namespaced_pod(helper.metadata.name, name, grace_period_seconds=0)
+        out = process.communicate(timeout=300)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 2, out
+    [lost] = events(folder, "timer.lost")
+    assert INSTRUMENT in lost["data"]["reason"]
+    ends = events(folder, "revert.end")
+    assert {e["data"]["restored"] for e in ends} == {"clean"}
+    assert redirects(served) == []
+    records = [json.loads(line) for line in (folder / "requests.ndjson").read_text().splitlines()]
+    assert any(one["outcome"] == "ok" for one in records[-5:]), records[-5:]
