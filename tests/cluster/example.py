@@ -10,8 +10,10 @@ from kubernetes import utils
 from ruamel.yaml import YAML
 
 from drills.model import Json
+from drills.probes.http import ProbeError
+from drills.probes.prometheus import Prometheus
 from tests.cluster.cache import TREE
-from tests.cluster.emulator import Emulator
+from tests.cluster.emulator import REPLICAS, Emulator
 from tests.cluster.images import DRILLS, MONITORING
 from tests.cluster.kube import Namespace
 
@@ -21,7 +23,7 @@ MONITORED = ("alerts-emulated.yaml", "prometheus.yaml", "alertmanager.yaml")
 #: What the files name, and what the tests' own node has instead. It pulls nothing.
 IMAGES = {"drills": DRILLS, "prom/prometheus": MONITORING, "prom/alertmanager": MONITORING}
 PARTS = ("router", "prometheus", "alertmanager")
-MONITORING_TIMEOUT_S = 240.0
+MONITORING_TIMEOUT_S, WATCHED_TIMEOUT_S = 240.0, 120.0
 
 #: Debian's Prometheus is built without the discovery that the example uses. A container beside it asks the API server
 #: for the same pods and gives them the same labels, so that everything behind the discovery is as in the example.
@@ -80,6 +82,20 @@ class Example(Emulator):
         for part in PARTS:
             ready = partial(self.namespace.ready_pods, f"app={part}")
             self.namespace.wait(f"a Ready {part}", ready, MONITORING_TIMEOUT_S)
+        self.until_watched()
+
+    def until_watched(self) -> None:
+        """Wait until all engines are Ready, Prometheus knows that they are, and no alert is on."""
+        self.until_ready()
+        self.namespace.wait("Prometheus to see all engines and no alert", self._watched, WATCHED_TIMEOUT_S)
+
+    def _watched(self) -> bool:
+        server = Prometheus(f"http://{self.address('prometheus')}:9090")
+        try:
+            seen = server.query("vllm:replicas_ready and vllm:replicas_expected == vllm:replicas_ready")
+            return [one["value"][1] for one in seen] == [str(REPLICAS)] and not server.alerts()
+        except ProbeError:
+            return False
 
     def apply(self, file: str) -> None:
         """Create the objects of one file."""
