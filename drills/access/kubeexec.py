@@ -43,19 +43,36 @@ def run(
     Status 127: it could not be started. The input ends with `stdin`, where server and kubelet know how to say so.
     `sink` takes the output as it comes, bytes of any length; then there is none in the result.
     """
-    api.note("create", PODS, "exec")
-    api.note("get", PODS, "exec")  # which of the two is asked for depends on the server's version
-    what = f"exec in pod {pod} in {namespace}"
-    query = [("command", word) for word in argv] + ([("container", container)] if container else [])
-    query += [("stdout", "true"), ("stderr", "true"), ("stdin", "true" if stdin is not None else "false")]
-    url = f"{api.server}{PODS.path(namespace, pod, 'exec')}?{urlencode(query)}"
     deadline = api.clock.mono() + timeout_s
-    link: Any = _connected(api, url.replace("http", "ws", 1), what, timeout_s)
+    link = opened(api, namespace, pod, container, argv, timeout_s=timeout_s, stdin=stdin is not None)
     try:
-        return _followed(api, link, tuple(argv), stdin, deadline, what, sink)
+        return _followed(api, link, tuple(argv), stdin, deadline, _what(namespace, pod), sink)
     finally:
         with suppress(Exception):
             link.shutdown()
+
+
+def opened(
+    api: Api,
+    namespace: str,
+    pod: str,
+    container: str | None,
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: bool,
+) -> Any:
+    """Start a command in a container; returns the websocket with its channels. Raises ClusterError."""
+    api.note("create", PODS, "exec")
+    api.note("get", PODS, "exec")  # which of the two is asked for depends on the server's version
+    query = [("command", word) for word in argv] + ([("container", container)] if container else [])
+    query += [("stdout", "true"), ("stderr", "true"), ("stdin", "true" if stdin else "false")]
+    url = f"{api.server}{PODS.path(namespace, pod, 'exec')}?{urlencode(query)}"
+    return _connected(api, url.replace("http", "ws", 1), _what(namespace, pod), timeout_s)
+
+
+def _what(namespace: str, pod: str) -> str:
+    return f"exec in pod {pod} in {namespace}"
 
 
 def _connected(api: Api, url: str, what: str, timeout_s: float) -> websocket.WebSocket:

@@ -1,22 +1,26 @@
 """Another machine as a `Host`: each call is one short process there, JSON in, JSON out.
 
 Here `RemoteHost` hands the call to a carrier (an exec into a pod, a command over SSH). There
-`python -m drills.access.remote` makes it on its own machine, as `LocalHost` does.
+`python -m drills.access.remote` makes it on its own machine, as `LocalHost` does; with the word `serve` it makes one
+for each line that comes, all at the same time, and each answer carries the number `n` of its line.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TextIO
 
 from drills.access.local import LocalHost
 from drills.errors import Refused, Unreachable
 from drills.model import Completed, Json
 
 PROGRAM = "drills.access.remote"
+SERVE = "serve"
 CALL_TIMEOUT_S = 15.0
 #: On top of what a command may take: to get there, to start, and to come back.
 WAY_S = 10.0
@@ -97,5 +101,22 @@ def answer(asked: str) -> Json:
     return {"ok": True, "value": asdict(value) if isinstance(value, Completed) else value}
 
 
+def serve(lines: Iterable[str], out: TextIO) -> None:
+    """Make calls until no more line comes. What is still being carried out then goes on, and is answered to nobody."""
+    lock = threading.Lock()
+
+    def one(asked: str) -> None:
+        said = json.dumps({"n": json.loads(asked)["n"], **answer(asked)}) + "\n"
+        with lock, suppress(OSError, ValueError):
+            out.write(said)
+            out.flush()
+
+    for line in lines:
+        threading.Thread(target=one, args=(line,), daemon=True).start()
+
+
 if __name__ == "__main__":
-    print(json.dumps(answer(sys.stdin.readline())))
+    if sys.argv[1:] == [SERVE]:
+        serve(iter(sys.stdin.readline, ""), sys.stdout)
+    else:
+        print(json.dumps(answer(sys.stdin.readline())))

@@ -9,15 +9,17 @@ run, ends by itself some time after it, and when it ends, by whatever hand, it h
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from drills.access import kubeexec
+from drills.access.kubeexec import TIMED_OUT
+from drills.access.kubelink import Link
 from drills.access.kubernetes import Api
 from drills.access.kubetypes import PODS, ClusterError
-from drills.access.remote import RemoteHost
+from drills.access.remote import PROGRAM, SERVE, RemoteHost
 from drills.clock import Clock
 from drills.errors import Refused, Unreachable
 from drills.model import Completed, Json
@@ -25,6 +27,7 @@ from drills.model import Completed, Json
 #: In the helper; what is in it goes with the pod.
 STATE_DIR: Final = "/run/drill"
 CONTAINER: Final = "helper"
+PYTHON: Final = "python3"
 RUN, ROLE, HELPER = "drills/run", "drills/role", "helper"
 GRACE_S: Final = 30  # for the timers to undo what they watch over
 READY_TIMEOUT_S: Final = 90.0  # an image may have to be fetched
@@ -58,7 +61,7 @@ def manifest(helper: Helper, *, run: str, node: str, labels: Mapping[str, str] |
     container = {
         "name": CONTAINER,
         "image": helper.image,
-        "command": ["python3", "-m", "drills.access.nodekeeper", STATE_DIR],
+        "command": [PYTHON, "-m", "drills.access.nodekeeper", STATE_DIR],
         "securityContext": {"privileged": True, "runAsUser": 0},
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "volumeMounts": [{"name": "state", "mountPath": STATE_DIR}],
@@ -104,6 +107,7 @@ class Helpers:
         self.api, self.namespace, self.helper = api, namespace, helper
         self.run, self.labels, self.clock = run, labels, clock
         self._hosts: dict[str, RemoteHost] = {}
+        self._links: list[Link] = []
 
     def on(self, node: str) -> RemoteHost:
         """Return the node's helper, made now if there is none. Refused when it does not come up."""
@@ -136,6 +140,9 @@ class Helpers:
     def end(self) -> None:
         """Delete all helpers of this run and wait until they are gone. Raises Refused when one stays."""
         self._hosts.clear()
+        for link in self._links:
+            link.close()
+        self._links.clear()
         for pod in self.found().values():
             self._delete(pod)
         deadline = self.clock.mono() + GONE_TIMEOUT_S
@@ -195,16 +202,21 @@ class Helpers:
                 raise
 
     def _host(self, pod: str, node: str) -> RemoteHost:
+        serving = [PYTHON, "-m", PROGRAM, SERVE]
+        link = Link(self.api, self.namespace, pod, CONTAINER, serving)
+        self._links.append(link)
+
         def carry(argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
             try:
-                return kubeexec.run(self.api, self.namespace, pod, CONTAINER, argv, timeout_s=timeout_s, stdin=stdin)
+                said = link.ask(json.loads(stdin), timeout_s)
+                return Completed(tuple(argv), 0 if said else TIMED_OUT, said or "", "", timed_out=said is None)
             except ClusterError as error:
                 if error.status == 403:
                     raise
                 self._hosts.pop(node, None)  # somebody may have ended it; whoever asks again is given another one
                 raise Unreachable(f"node {node}: the helper pod {pod} does not answer: {error}") from None
 
-        return RemoteHost(node, carry)
+        return RemoteHost(node, carry, python=PYTHON)
 
 
 def _stays(pod: Json) -> bool:
