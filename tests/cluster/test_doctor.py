@@ -42,8 +42,7 @@ Look = Callable[..., Diagnosis]
 def look(tmp_path: Path, cluster: Path, service: Emulator, monkeypatch: pytest.MonkeyPatch) -> Look:
     """`drill doctor` for the drills above."""
     monkeypatch.setenv("KUBECONFIG", str(cluster))
-    more = "    limits: {environment: test}\n    capacity: {per_replica: 6/s}\n"
-    declare(tmp_path, service, more=more, container="vllm", helper=HELPER)
+    declare(tmp_path, service, container="vllm", helper=HELPER)
     for name, fault in FAULTS.items():
         text = EXPERIMENT.read_text().replace("FAULT", fault).replace("CHECKS", "failover: {within: 10s}")
         (tmp_path / f"{name}.yaml").write_text(text.replace("cluster-node-fault", name))
