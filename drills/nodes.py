@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from drills.model import Host, Json
@@ -46,8 +46,14 @@ class GpuNode(Protocol):
     def progress(self, step: Json, reset: str, human: str | None = None) -> None:
         """Note on the node how far the reset is, and why a person has to look."""
 
+    def offers_again(self, step: Json, stopping: Callable[[], bool]) -> int | None:
+        """Wait, bounded, until the node offers as many GPUs as before; returns how many it offers."""
+
     def put_back(self, step: Json) -> str | None:
-        """Put the node back; returns what keeps it from that."""
+        """Put the node back at once; returns what keeps it from that."""
+
+    def clean(self, since_wall: float) -> list[str]:
+        """Delete the pods that this node refused since then for want of a GPU; returns their names."""
 
     def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> Sequence[str]:
         """Begin the reset, which nothing repeats; returns its command. Refused when it was begun before."""

@@ -84,7 +84,7 @@ STEPS: Final[dict[str, dict[str, Any]]] = {
     "write": {"path": is_word, "text": is_text, "ours": is_text},
     "unrule": {**_TABLE, "rule": [is_text]},
     "unchain": _TABLE,
-    "node": {"node": is_word, "run": is_word, "cordon": is_bool, "labels": is_object},
+    "node": {"node": is_word, "run": is_word, "cordon": is_bool, "labels": is_object, "offers?": is_count},
     "job": {"name": is_word, "namespace": is_word},
 }
 _SHAPE: Final[dict[str, Any]] = {

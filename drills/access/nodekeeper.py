@@ -1,4 +1,4 @@
-"""What a helper pod runs: `python -m drills.access.nodekeeper STATE_DIR` waits, and ends with nothing left on.
+"""What a helper pod runs: `python -m drills.access.nodekeeper STATE_DIR [UNDO_S]` waits, and ends with nothing left on.
 
 The timers of the pod die with it. So when it is told to end, by a deletion, a drain or its own deadline, every
 timer is told first: it undoes its fault at once. Ledger proxies that it carries, which end once nothing leads to them,
@@ -23,7 +23,8 @@ TOLD = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 def main(argv: list[str] | None = None) -> int:
     """Wait for a signal, then have everything undone; status 1 when a timer did not come to its end."""
-    [state_dir] = sys.argv[1:] if argv is None else argv
+    state_dir, *given = sys.argv[1:] if argv is None else argv
+    undo_timeout_s = float(given[0]) if given else UNDO_TIMEOUT_S
     signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
     receipts = Path(state_dir) / "receipts"
     receipts.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.sigwait(TOLD)
     for pid, start in watching(receipts):
         procs.signal(pid, start, signal.SIGTERM)
-    deadline = time.monotonic() + UNDO_TIMEOUT_S
+    deadline = time.monotonic() + undo_timeout_s
     while any(watching(receipts)) or any(draining(receipts.parent / "proxies")):
         if time.monotonic() > deadline:
             return 1

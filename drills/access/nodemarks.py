@@ -6,7 +6,9 @@ Pure but for `InCluster`, which speaks to the API server with the token of the p
 helper, when its deadline comes and nobody else has put the node back. Only what still carries our value is changed, in
 one patch bound to the version that was read, so it may be repeated, from anywhere. Standard library only.
 
-An undo step is {"node", "run", "cordon": whether it is ours to lift, "labels": {name: the value it had}}.
+An undo step is {"node", "run", "cordon": whether it is ours to lift, "labels": {name: the value it had}, "offers": how
+many GPUs the node offered, null when it offers none}. The cordon is lifted last, and not before the node offers them
+again: what the node says of that is some seconds old, and pods that come too early are refused by it and stay behind.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +41,10 @@ CONFLICTS = 10
 AGAIN_S = 1.0
 CALL_TIMEOUT_S = 10.0
 UNDO_TIMEOUT_S = 300.0  # longer than a reset that is under way may take
+#: A kubelet writes what it offers every ten seconds, so what is read sooner may be from before the pause.
+SETTLE_S = 15.0
+OFFER_TIMEOUT_S = 120.0
+GPU = "nvidia.com/gpu"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -79,6 +86,12 @@ def annotations_of(node: Json) -> dict[str, str]:
 def labels_of(node: Json) -> dict[str, str]:
     """Return the node's labels."""
     return (node.get("metadata") or {}).get("labels") or {}
+
+
+def offered(node: Json) -> int | None:
+    """Return how many GPUs the node says that it offers; None when it offers none of the kind."""
+    said = str(((node.get("status") or {}).get("allocatable") or {}).get(GPU))
+    return int(said) if said.isdigit() else None
 
 
 def mark_of(node: Json) -> Json:
@@ -179,9 +192,20 @@ def change(nodes: Nodes, name: str, body_of: Callable[[Json], Json | None]) -> J
     raise Problem(f"node {name}: is changed by others all the time")
 
 
-def undo(nodes: Nodes, step: Json, *, wait_s: float, sleep: Callable[[float], None], mono: Callable[[], float]) -> str:
-    """Put a node back; returns what still keeps it, "" when nothing does. A server that is away is asked again."""
-    deadline, kept = mono() + wait_s, [""]
+@dataclass(frozen=True)
+class Clock:
+    """How time passes for whoever waits here."""
+
+    sleep: Callable[[float], None] = time.sleep
+    mono: Callable[[], float] = time.monotonic
+
+
+def undo(nodes: Nodes, step: Json, *, wait_s: float, clock: Clock, settled: bool = False) -> str:
+    """Put a node back; returns what still keeps it, "" when nothing does. A server that is away is asked again.
+
+    `settled`: what watches the GPUs is back already, and the node is known to offer them.
+    """
+    deadline, kept = clock.mono() + wait_s, [""]
 
     def body(node: Json) -> Json | None:
         patch, why = put_back(node, step)
@@ -190,6 +214,8 @@ def undo(nodes: Nodes, step: Json, *, wait_s: float, sleep: Callable[[float], No
 
     while True:
         try:
+            if not settled:
+                _offer_again(nodes, step, clock)
             change(nodes, step["node"], body)
         except Busy:
             why = f"node {step['node']} stays cordoned: nobody knows how its reset ended: `drill recover`"
@@ -199,11 +225,39 @@ def undo(nodes: Nodes, step: Json, *, wait_s: float, sleep: Callable[[float], No
             why = str(problem)
         else:
             return kept[0]
-        if mono() >= deadline:
+        if clock.mono() >= deadline:
             with suppress(Problem):  # what watches the GPUs need not wait for a person
                 change(nodes, step["node"], lambda node: unpause(node, step))
             return why
-        sleep(AGAIN_S)
+        clock.sleep(AGAIN_S)
+
+
+def _offer_again(nodes: Nodes, step: Json, clock: Clock) -> None:
+    """Let what watches the GPUs come back to a node that is still marked, and wait until it offers its GPUs.
+
+    Raises Busy while a reset is under way: then nobody may come back.
+    """
+    opens = [False]
+
+    def first(node: Json) -> Json | None:
+        opens[0] = mark_of(node).get("run") == step["run"] and _kept(node, step) is None
+        return unpause(node, step)
+
+    change(nodes, step["node"], first)
+    if opens[0] and step["labels"]:
+        wait_for_offer(nodes, step, clock)
+
+
+def wait_for_offer(nodes: Nodes, step: Json, clock: Clock, stopping: Callable[[], bool] = lambda: False) -> int | None:
+    """Wait, bounded, until a node offers as many GPUs as before and means it; returns how many it offers."""
+    began = clock.mono()
+    while True:
+        now = offered(nodes.get(step["node"]))
+        waited_s = clock.mono() - began
+        again = waited_s >= SETTLE_S and now == step.get("offers")
+        if again or stopping() or step.get("offers") is None or waited_s >= OFFER_TIMEOUT_S:
+            return now
+        clock.sleep(AGAIN_S)
 
 
 class InCluster:
@@ -257,7 +311,7 @@ class InCluster:
 def undo_here(step: Json) -> str | None:
     """Put a node back from a pod on it; returns what could not be. Used by the on-target timer."""
     wait_s = float(step.get("timeout_s", UNDO_TIMEOUT_S))
-    return undo(InCluster(), step, wait_s=wait_s, sleep=time.sleep, mono=time.monotonic) or None
+    return undo(InCluster(), step, wait_s=wait_s, clock=Clock()) or None
 
 
 def main(argv: list[str]) -> int:

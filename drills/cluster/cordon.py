@@ -75,8 +75,8 @@ def _job(api: Api, namespace: str, name: str) -> str | None:
 
 def _node(api: Api, step: Json) -> str | None:
     nodes = NodeObjects(api)
-    clock = api.clock
-    return nodemarks.undo(nodes, step, wait_s=0.0, sleep=clock.sleep, mono=clock.mono) or None
+    clock = nodemarks.Clock(api.clock.sleep, api.clock.mono)
+    return nodemarks.undo(nodes, step, wait_s=0.0, clock=clock) or None
 
 
 def _problem(error: ClusterError) -> Problem:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from drills.access import kubeconfig, nodemarks
+from drills.access.kubehttp import wall
 from drills.access.kubernetes import Api
-from drills.access.kubetypes import NODES, PODS
+from drills.access.kubetypes import NODES, PODS, ClusterError
 from drills.access.nodemarks import Problem
 from drills.cluster import resetjob, telemetry
 from drills.cluster.cordon import NodeObjects
@@ -19,7 +21,8 @@ from drills.model import Host, Json
 from drills.probes import gpu as gpu_program
 from drills.targetfile import Helper, Kubernetes
 
-GPU: Final = "nvidia.com/gpu"
+GPU: Final = nodemarks.GPU
+REFUSED: Final = "UnexpectedAdmissionError"  # what a kubelet says of a pod whose GPU it has not got
 LOOK_TIMEOUT_S: Final = 60.0
 COMMAND_TIMEOUT_S: Final = 20.0
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -44,7 +47,7 @@ class ClusterGpuNode:
     def __init__(self, api: Api, where: Kubernetes, host: Host, labels: Mapping[str, str]) -> None:
         self.name, self.host, self.smi = host.name, host, _smi(host, where.nvidia_smi)
         self._api, self._where, self._labels, self.namespace = api, where, labels, where.namespace
-        self._nodes = NodeObjects(api)
+        self._nodes, self._clock = NodeObjects(api), nodemarks.Clock(api.clock.sleep, api.clock.mono)
 
     # ---- what it says of itself ------------------------------------------------------------------------
 
@@ -88,11 +91,10 @@ class ClusterGpuNode:
     def state(self) -> Json:
         """Return what of the node object a reset touches, or waits for."""
         node = self._read()
-        allocatable = ((node.get("status") or {}).get("allocatable") or {}).get(GPU)
         said = nodemarks.annotations_of(node)
         return {
             "unschedulable": bool((node.get("spec") or {}).get("unschedulable")),
-            "allocatable": int(str(allocatable)) if str(allocatable).isdigit() else None,
+            "allocatable": nodemarks.offered(node),
             "labels": {key: value for key, value in nodemarks.labels_of(node).items() if key.startswith("nvidia.com/")},
             "marks": {key: said[key] for key in (nodemarks.MARK, nodemarks.ENDED, nodemarks.HUMAN) if key in said},
         }
@@ -152,13 +154,30 @@ class ClusterGpuNode:
         """Note on the node how far the reset is, and why a person has to look."""
         self._nodes.change(self.name, lambda node: nodemarks.progress(node, step, reset, human))
 
-    def put_back(self, step: Json) -> str | None:
-        """Put the node back; returns what keeps it from that."""
-        clock = self._api.clock
+    def offers_again(self, step: Json, stopping: Callable[[], bool]) -> int | None:
+        """Wait, bounded, until the node offers as many GPUs as before; returns how many it offers."""
         try:
-            return nodemarks.undo(self._nodes, step, wait_s=0.0, sleep=clock.sleep, mono=clock.mono) or None
+            return nodemarks.wait_for_offer(self._nodes, step, self._clock, stopping)
         except Problem as problem:
-            return str(problem)
+            raise DrillError(str(problem)) from None
+
+    def put_back(self, step: Json) -> str | None:
+        """Put the node back at once; returns what keeps it from that."""
+        return nodemarks.undo(self._nodes, step, wait_s=0.0, clock=self._clock, settled=True) or None
+
+    def clean(self, since_wall: float) -> list[str]:
+        """Delete the pods that this node refused since then for want of a GPU, which nobody else does; returns them."""
+        keep = partial(_refused_for_gpu, node=self.name, since_wall=since_wall)
+        found, _ = self._api.list_all(PODS, self._where.namespace, keep=keep)
+        gone = sorted((name, uid) for name, uid in found if name)
+        for name, uid in gone:
+            body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+            try:
+                self._api.delete(PODS, self._where.namespace, name, body)
+            except ClusterError as error:
+                if error.status not in (404, 409):
+                    raise
+        return [name for name, _ in gone]
 
     def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> Sequence[str]:
         """Make the job that resets that GPU; returns the command that it runs."""
@@ -205,3 +224,12 @@ def _waits_for_gpu(pod: Json) -> str:
     return (
         str(pod["metadata"]["name"]) if wants and status.get("phase") == "Pending" and not spec.get("nodeName") else ""
     )
+
+
+def _refused_for_gpu(pod: Json, node: str, since_wall: float) -> tuple[str, str]:
+    """Return name and UID of a pod that the node refused since then; empty for every other."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    theirs = status.get("reason") == REFUSED and (pod.get("spec") or {}).get("nodeName") == node
+    born = wall(meta.get("creationTimestamp"))
+    ours = theirs and born is not None and born >= since_wall
+    return (str(meta["name"]), str(meta["uid"])) if ours else ("", "")

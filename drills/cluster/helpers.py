@@ -30,6 +30,8 @@ CONTAINER: Final = "helper"
 PYTHON: Final = "python3"
 RUN, ROLE, HELPER = "drills/run", "drills/role", "helper"
 GRACE_S: Final = 30  # for the timers to undo what they watch over
+KEEPER_S: Final = 5  # of that: for the keeper itself to end
+NODE_GRACE_S: Final = 150  # where that may be a node, which must offer its GPUs again first
 READY_TIMEOUT_S: Final = 90.0  # an image may have to be fetched
 GONE_TIMEOUT_S: Final = GRACE_S + 15.0
 POLL_S: Final = 0.5
@@ -58,10 +60,11 @@ def name_of(run: str, node: str) -> str:
 
 def manifest(helper: Helper, *, run: str, node: str, labels: Mapping[str, str] | None = None) -> Json:
     """Return the pod. It goes to its node past the scheduler: a cordon or a taint must not keep it away."""
+    grace_s = NODE_GRACE_S if helper.service_account else GRACE_S
     container = {
         "name": CONTAINER,
         "image": helper.image,
-        "command": [PYTHON, "-m", "drills.access.nodekeeper", STATE_DIR],
+        "command": [PYTHON, "-m", "drills.access.nodekeeper", STATE_DIR, str(grace_s - KEEPER_S)],
         "securityContext": {"privileged": True, "runAsUser": 0},
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "volumeMounts": [{"name": "state", "mountPath": STATE_DIR}],
@@ -71,7 +74,7 @@ def manifest(helper: Helper, *, run: str, node: str, labels: Mapping[str, str] |
         "hostPID": True,
         "restartPolicy": "Never",
         "activeDeadlineSeconds": int(helper.lives_s),
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": grace_s,
         "automountServiceAccountToken": helper.service_account is not None,
         "enableServiceLinks": False,
         "tolerations": [{"operator": "Exists"}],

@@ -24,7 +24,6 @@ QUIET_S: Final = 2.0  # between two looks that must both find nobody, right befo
 RESET_TIMEOUT_S: Final = 120.0
 RESET_SLACK_S: Final = 90.0  # until the job's pod starts, and its end is told
 FABRIC_TIMEOUT_S: Final = 30.0
-RESTORE_TIMEOUT_S: Final = 120.0  # until the node offers its GPUs again
 POLL_S, LOOK_AGAIN_S = 0.2, 1.0  # a look at the node is a command in the helper
 TEXT_LIMIT: Final = 2000
 
@@ -207,11 +206,9 @@ class Deed:
             self._step("settings.restored", ok=done.rc == 0, gpu=uuid, text=done.err.strip()[:TEXT_LIMIT])
         self.node.unpause(self.back)
         self._step("telemetry.restored", ok=True)
-        before, deadline = self.receipt.prior["node"]["allocatable"], self.ctx.mono() + RESTORE_TIMEOUT_S
-        while (now := self.node.state()["allocatable"]) != before and self.ctx.mono() < deadline:
-            if self.ctx.stopping():  # revert, which does the rest, is next
-                return
-            self.ctx.sleep(LOOK_AGAIN_S)
+        before, now = self.back["offers"], self.node.offers_again(self.back, self.ctx.stopping)
+        if self.ctx.stopping():  # revert, which does the rest, is next
+            return
         self._step("allocatable.back", ok=now == before, before=before, now=now)
         why = self.node.put_back(self.back)
         self._step("node.uncordoned", ok=why is None, node=self.node.name, reason=why)

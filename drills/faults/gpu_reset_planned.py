@@ -10,6 +10,7 @@ nobody knows, or after which the GPU is not as it was, leaves the node cordoned 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
@@ -28,7 +29,11 @@ from drills.probes import gpu_host
 DEADLINE_S: Final = 900.0
 #: From the eviction until the node takes pods again.
 DEED_S: Final = (
-    deed.TEARDOWN_TIMEOUT_S + deed.RESET_TIMEOUT_S + deed.RESET_SLACK_S + deed.FABRIC_TIMEOUT_S + deed.RESTORE_TIMEOUT_S
+    deed.TEARDOWN_TIMEOUT_S
+    + deed.RESET_TIMEOUT_S
+    + deed.RESET_SLACK_S
+    + deed.FABRIC_TIMEOUT_S
+    + nodemarks.OFFER_TIMEOUT_S
 )
 ATTEMPTS: Final = 2  # jobs a GPU may get: a refused reset has changed nothing
 SHARED: Final = ("VGPU", "Host VGPU", "Host VSGA")
@@ -74,7 +79,7 @@ class PlannedReset:
         jobs = {u: [f"drill-{receipt}-{n}-{attempt}" for attempt in range(ATTEMPTS)] for n, u in enumerate(uuids)}
         namespace = node.namespace
         back: Json = {"do": "node", "node": node.name, "run": run, "cordon": not state["unschedulable"]}
-        back["labels"] = node.pausable()
+        back |= {"labels": node.pausable(), "offers": state["allocatable"]}
         return Receipt(
             id=receipt,
             run=run,
@@ -85,6 +90,7 @@ class PlannedReset:
             prior={
                 "machine": {**now, "gpus": {uuid: now["gpus"][uuid] for uuid in uuids}},
                 "node": state,
+                "since_wall": time.time(),
                 "jobs": jobs,
                 "bystanders": bystanders(target, victims),
             },
@@ -124,7 +130,10 @@ class PlannedReset:
         mark = nodemarks.parsed(node.state()["marks"].get(nodemarks.MARK))
         if mark.get("run") == receipt.run and mark.get("reset") == nodemarks.BEGUN:
             self._conclude(node, receipt, step, ctx)
-        return receipts.revert(target, receipt, ctx)
+        restored = receipts.revert(target, receipt, ctx)
+        if cleaned := node.clean(receipt.prior["since_wall"]):
+            ctx.tell("inject.step", {"receipt": receipt.id, "step": "pods.cleaned", "ok": True, "pods": cleaned})
+        return restored
 
     def _conclude(self, node: GpuNode, receipt: Receipt, step: Json, ctx: Context) -> None:
         """Judge the resets of a driver that died before it could; one under way is waited for, and never ended."""

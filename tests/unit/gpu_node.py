@@ -112,6 +112,7 @@ class Node:
         self.jobs: dict[str, Json] = {}
         self.after: Json = {"uptime_s": 1}  # what a reset makes of the GPU
         self.refused: list[str] = []
+        self.stayed: list[str] = []  # pods that the node refused for want of a GPU
         self.uptime_s = 90000.0
 
     def holder(self, pid: int, title: str, *, pod: str = "", gpu: str = UUID, state: str = "S") -> Json:
@@ -171,8 +172,16 @@ class Node:
     def progress(self, step: Json, reset: str, human: str | None = None) -> None:
         nodemarks.change(self.nodes, "n1", lambda node: nodemarks.progress(node, step, reset, human))
 
+    def offers_again(self, step: Json, stopping: Callable[[], bool]) -> int | None:
+        return nodemarks.wait_for_offer(self.nodes, step, ticking(), stopping)
+
     def put_back(self, step: Json) -> str | None:
-        return put_back(self.nodes, step) or None
+        return nodemarks.undo(self.nodes, step, wait_s=0.0, clock=ticking(), settled=True) or None
+
+    def clean(self, since_wall: float) -> list[str]:
+        assert since_wall > 0
+        cleaned, self.stayed = self.stayed, []
+        return cleaned
 
     def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> Sequence[str]:
         if job in self.jobs:
@@ -190,7 +199,18 @@ class Node:
 
 def put_back(nodes: Nodes, step: Json) -> str:
     """Put a node back without waiting for anything."""
-    return nodemarks.undo(nodes, step, wait_s=0.0, sleep=lambda _: None, mono=lambda: 0.0)
+    return nodemarks.undo(nodes, step, wait_s=0.0, clock=ticking())
+
+
+def ticking(on_sleep: Callable[[], object] = lambda: None) -> nodemarks.Clock:
+    """Return a clock on which time passes by sleeping alone."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        on_sleep()
+
+    return nodemarks.Clock(sleep, lambda: now[0])
 
 
 def a_replica(name: str = "vllm-0", uid: str = "uid-0") -> Replica:

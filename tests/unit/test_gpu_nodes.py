@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from drills.access import gpunodes
-from drills.cluster import rbac, resetjob
+from drills.access import gpunodes, nodemarks
+from drills.cluster import helpers, rbac, resetjob
 from drills.targetfile import Helper
 
 XML = """<?xml version="1.0" ?>
@@ -91,3 +91,13 @@ def test_the_documented_cluster_role_is_the_rendered_one() -> None:
     needed = rbac.needed(["gpu-reset planned"], proxy=False)
     assert {right for right in needed if right[2] == "nodes"} == rbac.NODE
     assert not any(rule["resources"] == ["nodes"] for rule in rbac.role("drill", "llm", needed)["rules"])
+
+
+def test_a_helper_has_a_token_only_where_an_account_is_named_for_it_and_then_time_to_open_the_node() -> None:
+    plain = helpers.manifest(helpers.Helper("d:1"), run="r", node="n")["spec"]
+    named = helpers.manifest(helpers.Helper("d:1", service_account="drill-node"), run="r", node="n")["spec"]
+    assert (plain["automountServiceAccountToken"], "serviceAccountName" in plain) == (False, False)
+    assert (named["automountServiceAccountToken"], named["serviceAccountName"]) == (True, "drill-node")
+    assert named["terminationGracePeriodSeconds"] > nodemarks.OFFER_TIMEOUT_S
+    told_s = int(named["containers"][0]["command"][-1])
+    assert nodemarks.OFFER_TIMEOUT_S < told_s < named["terminationGracePeriodSeconds"]

@@ -133,7 +133,14 @@ def test_it_goes_all_the_way_in_order_and_is_proven(drill: Drilled) -> None:
 def test_the_receipt_tells_what_was_and_what_is_put_back(drill: Drilled) -> None:
     receipt = drill.aim()
     [node] = [step for step in receipt.undo if step["do"] == "node"]
-    assert node == {"do": "node", "node": "n1", "run": "abcd0123", "cordon": True, "labels": {PLUGIN: "true"}}
+    assert node == {
+        "do": "node",
+        "node": "n1",
+        "run": "abcd0123",
+        "cordon": True,
+        "labels": {PLUGIN: "true"},
+        "offers": 2,
+    }
     assert receipt.victims[0]["gpus"] == [UUID]
     assert list(receipt.prior["machine"]["gpus"]) == [UUID]
     assert receipt.deadline_s >= 600  # not while the reset may be under way
@@ -147,6 +154,14 @@ def test_what_the_receipt_says_can_be_read_again(drill: Drilled) -> None:
     assert receipts.from_json(receipts.to_json(receipt)) == receipt
     commands = [receipts.manual(step) for step in receipt.undo]
     assert any("kubectl uncordon n1" in command for command in commands)
+
+
+def test_pods_that_the_node_refused_meanwhile_are_cleaned_and_told(drill: Drilled) -> None:
+    receipt = drill.aim()
+    drill.inject(receipt)
+    drill.node.stayed = ["vllm-x"]
+    assert drill.revert(receipt) is Restored.CLEAN
+    assert drill.events[-1][1]["pods"] == ["vllm-x"]
 
 
 @pytest.mark.parametrize("step", STEPS[:4])

@@ -9,7 +9,7 @@ import pytest
 from drills.access import nodemarks
 from drills.access.nodemarks import BEGUN, ENDED, HUMAN, JUDGED, MARK, Problem
 from drills.model import Json
-from tests.unit.gpu_node import DRIVER, PLUGIN, Nodes, node_object, put_back
+from tests.unit.gpu_node import DRIVER, PLUGIN, Nodes, node_object, put_back, ticking
 
 STEP: Json = {"node": "n1", "run": "0123abcd", "cordon": True, "labels": {PLUGIN: "true"}}
 
@@ -51,6 +51,62 @@ def test_all_of_it_is_put_back_and_twice_is_once() -> None:
     patches = nodes.patches
     assert put_back(nodes, STEP) == ""
     assert nodes.patches == patches
+
+
+def offer(nodes: Nodes, gpus: str) -> None:
+    nodes.node["status"]["allocatable"]["nvidia.com/gpu"] = gpus
+
+
+def test_it_is_uncordoned_only_when_it_offers_its_gpus_again_and_what_it_says_is_not_from_before() -> None:
+    """The number may be seconds old: at first it is still the one from before the pause."""
+    nodes, step = worked_on(), STEP | {"offers": 2}
+    said = iter(["2"] * 5 + ["0"] * 15 + ["2"] * 5)
+    seen: list[tuple[str, bool]] = []
+
+    def others() -> None:
+        offer(nodes, next(said))
+        now = nodes.node["status"]["allocatable"]["nvidia.com/gpu"]
+        seen.append((now, nodes.node["spec"].get("unschedulable", False)))
+        assert nodes.node["metadata"]["labels"][PLUGIN] == "true"  # they come back first
+
+    assert nodemarks.undo(nodes, step, wait_s=0.0, clock=ticking(others)) == ""
+    assert "unschedulable" not in nodes.node["spec"]
+    assert seen[-1] == ("2", True)
+    assert len(seen) == 21
+
+
+def test_a_node_that_does_not_offer_them_in_time_is_uncordoned_all_the_same() -> None:
+    nodes, step = worked_on(), STEP | {"offers": 2}
+    offer(nodes, "0")
+    waited: list[float] = []
+    assert nodemarks.undo(nodes, step, wait_s=0.0, clock=ticking(lambda: waited.append(1.0))) == ""
+    assert "unschedulable" not in nodes.node["spec"]
+    assert len(waited) == nodemarks.OFFER_TIMEOUT_S
+
+
+def test_nobody_waits_for_a_node_that_is_put_back_already_or_must_stay_cordoned() -> None:
+    def never() -> None:
+        raise AssertionError("it waited")
+
+    step = STEP | {"offers": 2}
+    assert nodemarks.undo(Nodes(node_object()), step, wait_s=0.0, clock=ticking(never)) == ""
+    ill = worked_on()
+    nodemarks.change(ill, "n1", lambda node: nodemarks.progress(node, step, BEGUN, "it is ill"))
+    assert "it is ill" in nodemarks.undo(ill, step, wait_s=0.0, clock=ticking(never))
+
+
+def test_nobody_comes_back_while_a_reset_is_under_way() -> None:
+    nodes = worked_on()
+    nodemarks.change(nodes, "n1", lambda node: nodemarks.progress(node, STEP, BEGUN))
+    paused: list[str] = []
+
+    def ends() -> None:
+        paused.append(nodes.node["metadata"]["labels"][PLUGIN])
+        note(nodes, **{ENDED: "0"})
+
+    assert nodemarks.undo(nodes, STEP, wait_s=60.0, clock=ticking(ends)) == ""
+    assert paused[0] == "paused-for-drill-0123abcd"
+    assert "unschedulable" not in nodes.node["spec"]
 
 
 def test_a_label_that_somebody_else_changed_meanwhile_stays_theirs() -> None:
@@ -140,12 +196,10 @@ def test_a_server_that_is_away_is_asked_again_until_the_time_is_over() -> None:
                 raise Problem("away", again=True)
             return super().get(node)
 
-    slept: list[float] = []
     nodes = Away(worked_on().node, 3)
-    assert nodemarks.undo(nodes, STEP, wait_s=10.0, sleep=slept.append, mono=lambda: float(len(slept))) == ""
-    assert len(slept) == 3
+    assert nodemarks.undo(nodes, STEP, wait_s=10.0, clock=ticking()) == ""
     never = Away(worked_on().node, 99)
-    assert nodemarks.undo(never, STEP, wait_s=1.0, sleep=slept.append, mono=lambda: float(len(slept))) == "away"
+    assert nodemarks.undo(never, STEP, wait_s=1.0, clock=ticking()) == "away"
 
 
 def test_who_always_loses_says_so() -> None:
