@@ -59,6 +59,8 @@ class ClusterCustody:
         if self._helper is not None:
             self.nodes.end(run)
         self.lock.release(run)
+        if self.run == run:  # whoever looks at the target now makes no helper for it
+            self.run = ""
 
     def outstanding(self) -> list[Outstanding]:
         """Return the receipts in the namespace, oldest first. Refused when one of them cannot be read."""

@@ -32,8 +32,20 @@ class Fronted:
         """Return {ip, port, netns} of a replica's pod. Refused when no proxy could stand there."""
         raise NotImplementedError
 
+    def run_now(self) -> str:
+        """Return the run that has the target now."""
+        raise NotImplementedError
+
     def _begin_fronts(self) -> None:
-        self.fronts = Fronts(lambda node: self.host(node), lambda replica: self.place(replica))
+        self._fronts: dict[str, Fronts] = {}
+
+    @property
+    def fronts(self) -> Fronts:
+        """Return the proxies of the present run; the next run on the same target has others."""
+        run = self.run_now()
+        if run not in self._fronts:
+            self._fronts[run] = Fronts(lambda node: self.host(node), lambda replica: self.place(replica))
+        return self._fronts[run]
 
     def wants_proxies(self, faults: Sequence[Fault]) -> bool:
         """Whether the target's file asks for them, or one of the faults does."""

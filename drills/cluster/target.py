@@ -63,7 +63,7 @@ class KubernetesTarget(Fronted):
             self._selectors["fallback"] = self.where.fallback_selector
         self._slots = Slots(slots)
         self._begin_fronts()
-        self._reached: set[str] = set()  # nodes with a helper of the present run
+        self._reached: set[tuple[str, str]] = set()  # run, and node with a helper of it
         self._changes = Changes(api, self.where.namespace, self._selectors, self._slim, self._slots)
         self._hands = Hands(api, self.where.namespace, self._pods, self._changes.disrupted)
         self.alert_labels = dict(spec.alerts_labels) or {"namespace": self.where.namespace}
@@ -92,6 +92,13 @@ class KubernetesTarget(Fronted):
     def host(self, name: str) -> Host:
         """Return the helper of the present run on that node, made now if there is none. Raises Refused."""
         return self._keeper.nodes.host(self._keeper.run, name)
+
+    def run_now(self) -> str:
+        """Return the run that has the target now, nothing between two: what is known of its nodes goes with it."""
+        return self._keeper.run
+
+    def _is_reached(self, node: str) -> bool:
+        return (self.run_now(), node) in self._reached
 
     def http(self) -> urllib3.PoolManager:
         """Return a pool that reaches the pods: plainly, with the endpoint's key, or through the API server's proxy.
@@ -173,11 +180,11 @@ class KubernetesTarget(Fronted):
 
     def reach(self, replicas: Sequence[Replica], tell: Callable[[str, Json], None]) -> list[Replica]:
         """Have a helper on each of their nodes, told before it is made. Raises Refused."""
-        for node in sorted({replica.host for replica in replicas} - self._reached):
+        for node in sorted({replica.host for replica in replicas if not self._is_reached(replica.host)}):
             pod = name_of(self._keeper.run, node)
             tell("helper", {"node": node, "pod": pod, "namespace": self.where.namespace})
             self.host(node)
-            self._reached.add(node)
+            self._reached.add((self.run_now(), node))
         wanted = {replica.name: replica.uid for replica in replicas}
         return [one for one in self.replicas() if wanted.get(one.name) == one.uid]
 
@@ -282,7 +289,7 @@ class KubernetesTarget(Fronted):
     def _replica(self, slot: str, pod: Pod) -> Replica:
         own = kubeconfig.in_cluster() and pod.name == socket.gethostname()
         found = pods.replica(slot, pod, url=self._url(pod), own=own)
-        if pod.node not in self._reached or not pod.facts["container_id"] or pod.ended:
+        if not self._is_reached(pod.node) or not pod.facts["container_id"] or pod.ended:
             return found
         seen = self._processes(pod)
         main, engine = seen["main"] or {}, seen["engine"] or {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +30,9 @@ __all__ = ["served", "shared"]  # fixtures
 OVERLAY = Path(__file__).parent / "overlays" / "schedule"
 EXPERIMENT = (Path(__file__).parent / "experiments" / "node-fault.yaml").read_text()
 IMAGE = "drills:dev"  # the overlay says which one that is here
-KUBECTL_TIMEOUT_S, JOB_TIMEOUT_S = 90.0, 1500.0
+JOB = "now"
+KUBECTL_TIMEOUT_S, START_TIMEOUT_S, JOB_TIMEOUT_S = 90.0, 120.0, 1500.0
+LEASE_TIMEOUT_S = 240.0
 #: Name, fault and check of each drill.
 DRILLS = {
     "upstream-delay": ("upstream-delay: {mode: first_byte, delay: 3s}", "degraded"),
@@ -85,20 +90,29 @@ class Scheduled:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def run(self) -> int:
-        """Run a Job of the CronJob to its end; returns the drills' exit code."""
-        ours = self.namespace
-        self.kubectl("-n", ours.name, "create", "job", "now", "--from=cronjob/drill-prod")
-        ended = ours.wait("the Job's end", lambda: self._exit_code(), JOB_TIMEOUT_S)
-        return int(ended[0])
+    def apply(self) -> None:
+        self.kubectl("apply", "--validate=strict", "-f", "-", stdin=self.overlaid())
 
-    def _exit_code(self) -> list[int]:
-        pods = self.namespace.pods("job-name=now")
+    def begin(self, job: str = JOB) -> None:
+        """Begin a Job of the CronJob."""
+        self.kubectl("-n", self.namespace.name, "create", "job", job, "--from=cronjob/drill-prod")
+
+    def end(self, job: str = JOB) -> int:
+        """Wait for its end; returns the drills' exit code."""
+        return int(self.namespace.wait("the Job's end", lambda: self._exit_codes(job), JOB_TIMEOUT_S)[0])
+
+    def _exit_codes(self, job: str) -> list[int]:
+        pods = self.namespace.pods(f"job-name={job}")
         states = [s.state.terminated for pod in pods for s in pod.status.container_statuses or ()]
         return [state.exit_code for state in states if state is not None]
 
-    def log(self) -> str:
-        return self.kubectl("-n", self.namespace.name, "logs", "job/now")
+    def until_said(self, words: str) -> None:
+        """Wait until the Job has said that."""
+        self.namespace.wait("its pod", lambda: self.namespace.ready_pods(f"job-name={JOB}"), START_TIMEOUT_S)
+        self.namespace.wait(f"'{words}'", lambda: words in self.log(), JOB_TIMEOUT_S)
+
+    def log(self, job: str = JOB) -> str:
+        return self.kubectl("-n", self.namespace.name, "logs", f"job/{job}")
 
     def delete(self) -> None:
         name = self.namespace.name
@@ -109,7 +123,7 @@ class Scheduled:
         ]
         forget = ("delete", "--ignore-not-found", f"--timeout={KUBECTL_TIMEOUT_S:.0f}s")
         # First a Job that goes on: a namespace with its pod is looked at again only when half its grace is over.
-        self.kubectl("-n", name, *forget, "--cascade=foreground", "job/now")
+        self.kubectl("-n", name, *forget, "--cascade=foreground", "jobs", "--all")
         self.kubectl("delete", "--ignore-not-found", "--wait=false", *outside)
         self.kubectl(*forget, f"namespace/{name}")
 
@@ -119,6 +133,17 @@ def scheduled(tmp_path: Path, cluster: Path, served: Served) -> Iterator[Schedul
     """Three drills of replicas behind a router and an application."""
     served.declare(tmp_path)
     made = Scheduled(tmp_path, cluster, served, DRILLS)
+    try:
+        yield made
+    finally:
+        made.delete()
+
+
+@pytest.fixture
+def of_the_link(tmp_path: Path, cluster: Path, served: Served) -> Iterator[Scheduled]:
+    """One drill, of a fault that is held."""
+    served.declare(tmp_path)
+    made = Scheduled(tmp_path, cluster, served, {"packet-loss": DRILLS["packet-loss"]})
     try:
         yield made
     finally:
@@ -166,15 +191,17 @@ def index(scheduled: Scheduled) -> str:
 
 
 def test_a_job_of_the_cronjob_drills_and_its_reports_come_home(scheduled: Scheduled) -> None:
-    scheduled.kubectl("apply", "--validate=strict", "-f", "-", stdin=scheduled.overlaid())
-    code = scheduled.run()
-    log = scheduled.log()
+    scheduled.apply()
+    scheduled.begin()
+    code, log = scheduled.end(), scheduled.log()
     assert code == 0, log
     _, runs = fetched(scheduled)
     found: dict[str, Any] = {}
     for run in runs:
         plan, verdict = (json.loads((run / name).read_text()) for name in ("plan.json", "verdict.json"))
         found[plan["experiment"]["name"]] = verdict
+        facts = events(run, "header")[0]["data"]["facts"]
+        assert (facts["reach"], facts["cluster"]["context"]) == ("direct", "in-cluster")
         assert (run / "postmortem.md").is_file()
         assert run.name in index(scheduled)
     assert list(found) == list(DRILLS), log
@@ -187,11 +214,57 @@ def test_a_job_of_the_cronjob_drills_and_its_reports_come_home(scheduled: Schedu
     assert left == []
 
 
+def test_a_pod_that_is_ended_puts_everything_back_first(of_the_link: Scheduled) -> None:
+    of_the_link.apply()
+    of_the_link.begin()
+    of_the_link.until_said("packet-loss: proven on")
+    [pod] = of_the_link.namespace.pods(f"job-name={JOB}")
+    of_the_link.kubectl("-n", of_the_link.namespace.name, "delete", "--wait=true", f"pod/{pod.metadata.name}")
+    assert of_the_link.service.left() == []
+    _, [run] = fetched(of_the_link)
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert (verdict["exit_code"], verdict["restored"]) == (4, "clean")
+    assert events(run, "signal")[0]["data"]["signal"] == "SIGTERM"
+    assert "| stopped |" in index(of_the_link)
+
+
+def driver_of(pod: str) -> int:
+    """Return the pid of a pod's driver, as this machine has it: nobody inside can kill the first process of a pod."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"HOSTNAME={pod}\0".encode() in (process / "environ").read_bytes():
+                found += [int(process.name)] if b"\0monthly\0" in (process / "cmdline").read_bytes() else []
+    [pid] = found
+    return pid
+
+
+@pytest.mark.usefixtures("own_node")
+def test_the_next_month_puts_back_what_a_killed_driver_left(of_the_link: Scheduled) -> None:
+    """The Lease of a driver that is gone has to run out first: three minutes."""
+    of_the_link.apply()
+    of_the_link.begin()
+    of_the_link.until_said("packet-loss: proven on")
+    [pod] = of_the_link.namespace.pods(f"job-name={JOB}")
+    os.kill(driver_of(pod.metadata.name), signal.SIGKILL)
+    assert of_the_link.end() == 128 + signal.SIGKILL
+    assert of_the_link.service.left() != []
+    ours = of_the_link.namespace
+    ours.wait("the Lease to run out", lambda: "was cut short" in of_the_link("status").out, LEASE_TIMEOUT_S)
+    of_the_link.begin("later")
+    assert of_the_link.end("later") == 0, of_the_link.log("later")
+    assert "packet-loss on vllm-" in of_the_link.log("later").partition("phase warmup")[0]
+    assert of_the_link.service.left() == []
+    _, runs = fetched(of_the_link)
+    ends = [events(run, "end")[0]["data"]["status"] for run in runs]
+    assert ends == ["crashed", "completed"]
+
+
 def test_a_gpu_is_not_reset_on_the_node_of_its_own_driver(with_gpus: Scheduled) -> None:
     before = gpus.as_seen(with_gpus.service)
-    with_gpus.kubectl("apply", "--validate=strict", "-f", "-", stdin=with_gpus.overlaid())
-    code = with_gpus.run()
-    assert code == 3, with_gpus.log()
+    with_gpus.apply()
+    with_gpus.begin()
+    assert with_gpus.end() == 3, with_gpus.log()
     _, [run] = fetched(with_gpus)
     [preflight] = events(run, "preflight")
     assert "runs in a pod on that very node" in preflight["data"]["refusals"][0]

@@ -70,6 +70,16 @@ def test_the_name_is_the_same_however_the_selector_is_written() -> None:
     assert len(name_of("app=" + "x" * 200)) <= 63
 
 
+def test_between_two_runs_the_helpers_of_none_are_meant(store: Store) -> None:
+    keeper = ClusterCustody(connect(limits=Limits(deadline_s=5.0)), "llm", "app=vllm", "prod")
+    keeper.take(lock("aaaa1111"), At(1000.0))
+    assert keeper.run == "aaaa1111"
+    keeper.release("bbbb2222")
+    assert keeper.run == "aaaa1111"
+    keeper.release("aaaa1111")
+    assert keeper.run == ""
+
+
 def test_what_was_taken_is_held_until_it_is_released(store: Store) -> None:
     keeper, mine = custody(), lock()
     assert keeper.held() is None
