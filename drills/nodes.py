@@ -13,8 +13,14 @@ class GpuNode(Protocol):
 
     name: str
     namespace: str  # of the jobs
-    host: Host  # the helper there
-    smi: list[str]  # the command that runs the node's own nvidia-smi from there
+
+    @property
+    def host(self) -> Host:
+        """Return the helper there, made now if there is none. Raises Refused."""
+
+    @property
+    def smi(self) -> list[str]:
+        """Return the command that runs the node's own nvidia-smi from the helper. Raises Refused."""
 
     def refusals(self) -> list[str]:
         """Return why nobody may work on the node now, a sentence each. Reads only."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -42,12 +42,24 @@ LIBRARIES: Final = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "l
 
 
 class ClusterGpuNode:
-    """One node of a run, with a helper on it. `labels` are those of the target's own objects."""
+    """One node of a run. `labels` are those of the target's own objects; the helper is made when it is needed first."""
 
-    def __init__(self, api: Api, where: Kubernetes, host: Host, labels: Mapping[str, str]) -> None:
-        self.name, self.host, self.smi = host.name, host, _smi(host, where.nvidia_smi)
-        self._api, self._where, self._labels, self.namespace = api, where, labels, where.namespace
+    def __init__(
+        self, api: Api, where: Kubernetes, name: str, helper: Callable[[str], Host], labels: Mapping[str, str]
+    ) -> None:
+        self.name, self.namespace = name, where.namespace
+        self._api, self._where, self._on, self._labels = api, where, helper, labels
         self._nodes, self._clock = NodeObjects(api), nodemarks.Clock(api.clock.sleep, api.clock.mono)
+
+    @cached_property
+    def host(self) -> Host:
+        """Return the helper there. Raises Refused."""
+        return self._on(self.name)
+
+    @cached_property
+    def smi(self) -> list[str]:
+        """Return the command that runs the node's own nvidia-smi. Raises Refused."""
+        return _smi(self.host, self._where.nvidia_smi)
 
     # ---- what it says of itself ------------------------------------------------------------------------
 

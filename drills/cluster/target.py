@@ -189,9 +189,9 @@ class KubernetesTarget(Fronted):
         return [one for one in self.replicas() if wanted.get(one.name) == one.uid]
 
     def gpu_node(self, name: str, run: str | None = None) -> ClusterGpuNode:
-        """Return a node with GPUs, through the helper of that run, or of the present one. Raises Refused."""
+        """Return a node with GPUs, through the helper of that run, or of the present one."""
         self._keeper.run = run or self._keeper.run
-        return ClusterGpuNode(self.api, self.where, self.host(name), self._keeper.labels)
+        return ClusterGpuNode(self.api, self.where, name, self.host, self._keeper.labels)
 
     def network(self, replica: Replica) -> Json | None:
         """Return the pod's network namespace on its node. Refused when it has none of its own, or it is not found."""

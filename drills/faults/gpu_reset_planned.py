@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from drills import receipts
 from drills.access import nodemarks
-from drills.errors import DrillError, Refused
+from drills.errors import DrillError, Refused, Unreachable
 from drills.faults import gpu_preflight, reset_outcome
 from drills.faults import gpu_reset_deed as deed
 from drills.faults.common import bystanders, pinned, untouched
@@ -129,11 +129,21 @@ class PlannedReset:
         step = next(s for s in receipt.undo if s["do"] == "node")
         mark = nodemarks.parsed(node.state()["marks"].get(nodemarks.MARK))
         if mark.get("run") == receipt.run and mark.get("reset") == nodemarks.BEGUN:
-            self._conclude(node, receipt, step, ctx)
+            self._try_to_conclude(node, receipt, step, ctx)
         restored = receipts.revert(target, receipt, ctx)
         if cleaned := node.clean(receipt.prior["since_wall"]):
             ctx.tell("inject.step", {"receipt": receipt.id, "step": "pods.cleaned", "ok": True, "pods": cleaned})
         return restored
+
+    def _try_to_conclude(self, node: GpuNode, receipt: Receipt, step: Json, ctx: Context) -> None:
+        """Judge what can be judged; without a look at the GPU the status of the reset decides about the cordon."""
+        try:
+            self._conclude(node, receipt, step, ctx)
+        except Unreachable:
+            raise
+        except DrillError as error:
+            told = {"receipt": receipt.id, "step": "reset.judged", "ok": None, "reason": str(error)}
+            ctx.tell("inject.step", told)
 
     def _conclude(self, node: GpuNode, receipt: Receipt, step: Json, ctx: Context) -> None:
         """Judge the resets of a driver that died before it could; one under way is waited for, and never ended."""

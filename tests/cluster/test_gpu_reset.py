@@ -231,6 +231,17 @@ def test_without_an_account_for_its_helpers_it_is_refused(drill: Driller, servic
     assert "service account" in ran.out + ran.err
 
 
+@pytest.mark.parametrize(("account", "says"), [("nobody", "nobody"), ("default", "bind it to the ClusterRole")])
+def test_an_account_that_is_not_there_or_may_not_is_refused(
+    drill: Driller, service: GpuEmulator, account: str, says: str
+) -> None:
+    helper = f'{{image: "drills.test/drills:dev", service_account: {account}}}'
+    declare(drill.reports.parent, service, container="vllm", helper=helper, nvidia_smi=gpus.SMI)
+    ran = drill(*words(drill))
+    assert says in refused(ran, 3)
+    assert ran.events("inject.hit") == []
+
+
 @pytest.mark.parametrize(
     ("labels", "says"),
     [

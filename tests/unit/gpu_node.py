@@ -111,6 +111,7 @@ class Node:
         self.outcomes: list[tuple[int, str]] = []  # of the first attempts
         self.jobs: dict[str, Json] = {}
         self.after: Json = {"uptime_s": 1}  # what a reset makes of the GPU
+        self.blind = False
         self.refused: list[str] = []
         self.stayed: list[str] = []  # pods that the node refused for want of a GPU
         self.uptime_s = 90000.0
@@ -141,6 +142,8 @@ class Node:
         return telemetry.of_operand(title, self.nodes.node["metadata"]["labels"])
 
     def look(self) -> Json:
+        if self.blind:
+            raise Refused("no helper there")
         self.uptime_s += 3
         return {
             "source": "nvml", "lab": False, "boot_id": "b", "host_uptime_s": self.uptime_s, "count": len(self.gpus),

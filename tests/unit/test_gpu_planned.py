@@ -266,6 +266,18 @@ def test_a_reset_whose_driver_died_is_judged_before_the_node_is_put_back(
     assert drill.revert(receipt) is restored
 
 
+def test_a_node_on_which_nobody_can_look_is_put_back_by_what_the_reset_said(drill: Drilled) -> None:
+    receipt = drill.aim()
+    drill.stop_at = "reset.begin"
+    drill.inject(receipt)
+    back = next(step for step in receipt.undo if step["do"] == "node")
+    drill.node.progress(back, nodemarks.BEGUN)  # as if its driver had died before it judged
+    drill.node.nodes.node["metadata"]["annotations"][nodemarks.ENDED] = "0"
+    drill.node.blind = True
+    assert drill.revert(receipt) is Restored.CLEAN
+    assert drill.as_before()
+
+
 def test_a_reset_is_never_begun_twice(drill: Drilled) -> None:
     receipt = drill.aim()
     drill.inject(receipt)
