@@ -267,7 +267,7 @@ def test_a_gpu_is_not_reset_on_the_node_of_its_own_driver(with_gpus: Scheduled) 
     assert with_gpus.end() == 3, with_gpus.log()
     _, [run] = fetched(with_gpus)
     [preflight] = events(run, "preflight")
-    assert "runs in a pod on that very node" in preflight["data"]["refusals"][0]
+    assert "on that very node" in preflight["data"]["refusals"][0]
     assert events(run, "inject.hit") == []
     assert f"| refused | unknown | clean | [{run.name.rsplit('-', 1)[1]}]" in index(with_gpus)
     assert gpus.as_seen(with_gpus.service) == before
