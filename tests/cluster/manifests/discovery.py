@@ -6,13 +6,14 @@ import ssl
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 OUT = Path("/discovered/pods.json")
 INTERVAL_S, TIMEOUT_S = 0.5, 5.0
 
 
-def found():
+def found() -> list[dict[str, Any]]:
     """Return a target group for each port of each container of each pod that has an address."""
     server = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
     url = f"{server}/api/v1/namespaces/{(ACCOUNT / 'namespace').read_text()}/pods"
@@ -29,7 +30,7 @@ def found():
     ]
 
 
-def group(pod, port):
+def group(pod: dict[str, Any], port: dict[str, Any]) -> dict[str, Any]:
     """Return the target group of one port."""
     labels = {f"__meta_kubernetes_pod_label_{key}": value for key, value in pod["metadata"].get("labels", {}).items()}
     labels = {key.replace("-", "_").replace(".", "_").replace("/", "_"): value for key, value in labels.items()}
