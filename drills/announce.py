@@ -23,7 +23,7 @@ class Announcement:
     """The begin and the end of one run, told to Alertmanager; nobody is on call for an embedded target."""
 
     def __init__(self, plan: Json, target: Target, clock: Clock, note: Callable[[str, Json], None]) -> None:
-        self._plan, self._target, self._clock, self._note = plan, target, clock, note
+        self._plan, self._target, self._clock, self.note = plan, target, clock, note
         self._begun: str | None = None
 
     def wanted(self) -> bool:
@@ -51,12 +51,12 @@ class Announcement:
         """Tell Alertmanager, and the journal first; returns why it could not be told."""
         manager = alertmanager_of(self._target)
         assert manager is not None
-        self._note("announced", {"what": what, "alert": ALERT, "to": manager.url, "until": ends})
+        self.note("announced", {"what": what, "alert": ALERT, "to": manager.url, "until": ends})
         try:
             manager.tell([self._alert(ends)])
         except ProbeError as error:
             why = f"alertmanager {manager.url}: {error}"
-            self._note("announced", {"what": what, "alert": ALERT, "to": manager.url, "error": why})
+            self.note("announced", {"what": what, "alert": ALERT, "to": manager.url, "error": why})
             return why
         return ""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from drills import abilities, beside, headroom, model, production, stopif, victims, windows
 from drills.clock import Clock
 from drills.errors import DrillError
-from drills.model import Embedded, Fault, HasRights, Json, Replica, Shared, SharesMonitoring, Target
+from drills.model import Embedded, Fault, HasRights, Json, Phase, Replica, Shared, SharesMonitoring, Target
 from drills.probes import completion, http
 from drills.probes.alerts import is_page
 from drills.probes.http import ProbeError
@@ -35,8 +35,7 @@ def refusals(
     if isinstance(target, HasRights):
         found += target.rights_refusals(faults)
     limits = plan["target"]["limits"]
-    if closed := windows.refusal(datetime.now(UTC), limits["windows"], limits["freeze"]):
-        found.append(closed)
+    found += _closed(plan)
     found += _traffic(plan, target, replicas, faults, clock or Clock())
     found += stopif.refusals(limits.get("stop_if") or (), target)
     if isinstance(target, Shared):
@@ -45,6 +44,17 @@ def refusals(
         found += one.preflight(target, [])
     found += firing(target)
     return found
+
+
+def _closed(plan: Json) -> list[str]:
+    """Return why neither now nor the end of a drill that begins now may be a time for it."""
+    limits, now = plan["target"]["limits"], datetime.now(UTC)
+    if closed := windows.refusal(now, limits["windows"], limits["freeze"]):
+        return [closed]
+    lasts_s = sum(float(plan["phases"][f"{phase}_s"]) for phase in Phase) if "phases" in plan else 0.0
+    if closed := windows.refusal(now + timedelta(seconds=lasts_s), limits["windows"], limits["freeze"]):
+        return [f"the drill may take {lasts_s / 60:.0f} min, and its end would be {closed}"]
+    return []
 
 
 def _traffic(

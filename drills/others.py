@@ -26,7 +26,7 @@ class Others:
     def __init__(
         self, target: Target, tell: Callable[[str, Json], None], ours: Callable[[], Sequence[Receipt]]
     ) -> None:
-        self._target, self._tell, self._ours = target, tell, ours
+        self._target, self.tell, self._ours = target, tell, ours
         self._lock = threading.Lock()
         self._told: dict[str, Json] = {}  # what differs now, by subject and what
         self._scaled: dict[str, Json] = {}
@@ -49,17 +49,17 @@ class Others:
                 if self._told.get(key) != change:
                     self._note(key, change)
             for key in [key for key in self._scaled if key not in now]:
-                self._tell("scaled.back", self._scaled.pop(key))
+                self.tell("scaled.back", self._scaled.pop(key))
             self._told = now
         return {"changes": len(now)}
 
     def _note(self, key: str, change: Json) -> None:
         if change["by"] == AUTOSCALER:
             self._scaled[key] = change
-            self._tell("scaled", change)
+            self.tell("scaled", change)
         else:
             self._by_others = self._by_others or change
-            self._tell("changed_by_others", change)
+            self.tell("changed_by_others", change)
 
     def raise_if_changed(self) -> None:
         """Raise ChangedByOthers when somebody else has changed the target."""
@@ -77,7 +77,7 @@ class Others:
             clock.sleep(BACK_POLL_S)
             self._look_again()
         for change in self._scaled.values():
-            self._tell("scaled.left", change)
+            self.tell("scaled.left", change)
 
     def _look_again(self) -> None:
         try:

@@ -11,11 +11,13 @@ def sentences(plan: Json) -> tuple[str, ...]:
     return (
         *_about(plan),
         "take the lock of the target; refuse while another run holds it or left something to put back",
-        "preflight: read only; refuse on limits, too little headroom, or an alert that fires already",
+        *_production(plan["target"]),
+        "preflight: read only; refuse on limits, too little headroom, others at work, or an alert that fires already",
         "gate: every replica must answer a completion of its own",
         f"load on: {_load(plan)}",
         f"warmup for {_s(plan['phases']['warmup_s'])}",
         f"baseline for {_s(plan['phases']['baseline_s'])}: about {_n(plan, 'baseline')} requests to compare with",
+        *_silenced(plan),
         *_fault(plan),
         _recovery(plan),
         "load off; ask every replica for a completion",
@@ -72,6 +74,7 @@ def _fault(plan: Json) -> list[str]:
         ]
     last = "put it back, prove that it is off" if held else "a one-shot deed: prove that nothing of ours stays"
     guards = [f"stop and put back at once: {_item(guard, 'guard')}" for guard in plan["experiment"]["guards"]]
+    guards += [f"stop and put back at once: stop_if {query}, or when it is not answered" for query in _stop_if(plan)]
     n = _n(plan, "fault")
     return [
         *steps,
@@ -79,6 +82,28 @@ def _fault(plan: Json) -> list[str]:
         *guards,
         last,
     ]
+
+
+def _stop_if(plan: Json) -> list[str]:
+    return list(plan["target"]["limits"].get("stop_if") or ())
+
+
+def _production(target: Json) -> list[str]:
+    """Say what production asks for on top."""
+    if target["limits"].get("environment") != "production":
+        return []
+    return [
+        f"production: refuse without --confirm {target['name']} and --oncall NAME, and where the load is more than a "
+        "tenth of what users send"
+    ]
+
+
+def _silenced(plan: Json) -> list[str]:
+    """Say which alerts will page nobody."""
+    names = dict.fromkeys(c["params"]["name"] for c in plan["experiment"]["checks"] if c["check"] == "alert")
+    if plan["target"]["alerts"]["mode"] != "observe" or not names:
+        return []
+    return [f"silence {', '.join(names)} for the victim until the drill ends: the paging path will not be proven"]
 
 
 def _aim(fault: Json) -> str:

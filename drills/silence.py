@@ -136,14 +136,6 @@ def expected_alerts(plan: Json) -> list[tuple[str, Mapping[str, str]]]:
     return [(str(item["params"]["name"]), item["params"].get("labels") or {}) for item in items]
 
 
-def too_wide(plan: Json) -> list[str]:
-    """Return the alerts that nothing but their name would tell from those of others."""
-    alerts = plan["target"].get("alerts") or {}
-    if alerts.get("labels"):
-        return []
-    return [name for name, labels in expected_alerts(plan) if not labels]
-
-
 def matchers(alert: str, labels: Mapping[str, str], victims: Iterable[Replica]) -> list[Json]:
     """Return what matches that alert with these labels; in them {victim} and {gpu} stand for what is hit."""
     hit = list(victims)

@@ -24,7 +24,7 @@ class Surroundings:
     def __init__(
         self, plan: Json, target: Target, clock: Clock, *, tell: Tell, note: Tell, ours: Callable[[], Sequence[Receipt]]
     ) -> None:
-        self._clock, self._tell = clock, tell
+        self._clock, self.tell = clock, tell
         limits = (plan.get("target") or {}).get("limits") or {}
         self._stop_if = StopIf(limits.get("stop_if") or (), target, clock)
         self._others = Others(target, note, ours)
@@ -41,7 +41,7 @@ class Surroundings:
     def look_out(self) -> None:
         """Raise what ends the run: Stopped by `stop_if`, ChangedByOthers."""
         if tripped := self._stop_if.tripped():
-            self._tell("guard", tripped)
+            self.tell("guard", tripped)
             raise Stopped(f"guard stop_if: {tripped['query']}: {tripped['value']}")
         self._others.raise_if_changed()
 

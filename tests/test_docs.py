@@ -369,11 +369,11 @@ def test_words_of_verdicts_and_requests_are_documented() -> None:
 
 
 def test_every_probe_is_documented() -> None:
-    jobs = "".join((PACKAGE / name).read_text() for name in ("watch.py", "active.py"))
-    watched = set(re.findall(r'Job\("([a-z]+)"', jobs))
+    jobs = "".join((PACKAGE / name).read_text() for name in ("watch.py", "active.py", "others.py", "stopif.py"))
+    watched = set(re.findall(r'Job\("([a-z_]+)"', jobs))
     written = set(re.findall(r'sampler\.write\("([a-z]+)"', (PACKAGE / "run.py").read_text()))
     [line] = re.findall(r"^Probes: (.+?)\n\n", sections(HOW)["samples.ndjson"] + "\n\n", re.DOTALL | re.MULTILINE)
-    assert set(re.findall(r"`([a-z]+)`", line)) == watched | written
+    assert set(re.findall(r"`([a-z_]+)`", line)) == watched | written
 
 
 # ---- the lab -------------------------------------------------------------------------------------------

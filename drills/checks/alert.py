@@ -75,8 +75,10 @@ class Alert(Check[AlertParams]):
 
     @classmethod
     def plan_errors(cls, params: AlertParams, plan: Json) -> list[str]:
-        """Refuse to wait for a notification where nobody could tell of one."""
+        """Refuse to wait for a notification where nobody could tell of one, and to silence what is nobody's alone."""
         kind = plan["target"].get("kind", TAKES_NOTIFICATIONS)
+        if _silenced(plan):
+            return _unsuited(params, plan)
         if params.notified_within is None or kind == TAKES_NOTIFICATIONS or _has_alertmanager(plan):
             return []
         return ["notified_within: the target names no alertmanager, which could tell; name it, or write auto"]
@@ -149,7 +151,27 @@ class Alert(Check[AlertParams]):
             if verdict is not Verdict.PASS:
                 told = _or_never(resolved_s, params.resolves_within_s)
                 return cls.result(verdict, f"fired in time; resolved: {told}", **row)
-        return cls.result(Verdict.PASS, "fired in time", **row)
+        unproven = "; it was silenced for the victim, so the paging path is not proven" if _silenced(ev.plan) else ""
+        return cls.result(Verdict.PASS, f"fired in time{unproven}", **row)
+
+
+def _silenced(plan: Json) -> bool:
+    """Whether the target has the expected alerts silenced for the victim."""
+    return bool((plan["target"].get("alerts") or {}).get("mode") == "observe")
+
+
+def _unsuited(params: AlertParams, plan: Json) -> list[str]:
+    """Say why that alert cannot be silenced, or what of the check cannot be told then."""
+    found = []
+    if params.notified_within is not None:
+        found.append("notified_within: alerts.mode observe silences it; leave it out, or write auto")
+    shared = plan["target"].get("kind") != TAKES_NOTIFICATIONS
+    if shared and not params.labels and not plan["target"]["alerts"].get("labels"):
+        found.append(
+            "alerts.mode observe would silence it for everybody: name what tells it from others by labels, such as "
+            "{pod: '{victim}'} here, or by alerts.labels of the target"
+        )
+    return found
 
 
 def _row(

@@ -67,8 +67,17 @@ def _completed(ev: Evidence) -> str:
 
 
 def _undisturbed(ev: Evidence) -> str:
-    changed = ev.last("changed_by_others")
-    return f"changed by others: {changed.data}" if changed else ""
+    changed = ev.of("changed_by_others")
+    return f"changed by others: {change_words(changed[0].data)}" if changed else ""
+
+
+def change_words(data: Json) -> str:
+    """Say what others changed: of an object, of a replica, or of the lock."""
+    if "subject" in data:
+        return f"{data['subject']}: {data.get('what')} {data.get('was')} → {data.get('now')}"
+    if "replica" in data:
+        return f"{data['replica']}: {data.get('change')} before the fault, by {data.get('by') or 'nobody known'}"
+    return str(data.get("lock") or data)
 
 
 def _files(ev: Evidence) -> str:

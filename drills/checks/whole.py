@@ -23,7 +23,7 @@ from drills.checks.watching import (
 from drills.evidence import Evidence
 
 #: Of these a look that failed is an answer: of the service, not of the probe.
-ANSWERS = frozenset({"completion", "health", "router", "promql", "events", "notifications"})
+ANSWERS = frozenset({"completion", "health", "router", "promql", "events", "stop_if", "others", "notifications"})
 #: Probes that one check alone reads; in a run without it they are there for people.
 READ_BY = {"gpu": "metrics"}
 

@@ -165,5 +165,7 @@ def _alert(facts: Facts, name: str) -> str:
     if fired is None:
         return f"the alert {code(name)} was not seen firing"
     text = f"the alert {code(name)} fired after {words.seconds(fired[0] - facts.zero)}"
-    noted = f"notified after {words.seconds(at(told) - facts.zero)}" if told else "and no notification was seen"
+    silenced = (facts.target.get("alerts") or {}).get("mode") == "observe"
+    unseen = "silenced on purpose: paging path not proven" if silenced else "and no notification was seen"
+    noted = f"notified after {words.seconds(at(told) - facts.zero)}" if told else unseen
     return f"{text}, {noted}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from drills.checks.validity import change_words
 from drills.custody import is_wall
 from drills.evidence import at
 from drills.model import Event, Json, Phase
@@ -207,6 +208,16 @@ def _reverted(data: Json) -> str:
     return text + (f"; by hand: {_names(manual)}" if manual else "")
 
 
+def _guard(data: Json) -> str:
+    query = f" {code(data['query'])}" if data.get("query") else ""
+    return f"**guard** {code(data.get('guard'))}{query}: {_value(data.get('value'))}, bound {_value(data.get('bound'))}"
+
+
+def _announced(data: Json) -> str:
+    failed = f", **which failed**: {prose(data['error'])}" if data.get("error") else ""
+    return f"{prose(data.get('what'))} of the drill announced by the alert {code(data.get('alert'))}{failed}"
+
+
 def _what(data: Json) -> str:
     return "deed beside it" if data.get("beside") is True else "fault"
 
@@ -256,10 +267,14 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "metrics.names": _metrics,
     "alert": _alert,
     "notified": lambda d: f"notification received: {code(d.get('alert'))} {prose(d.get('status'))}",
-    "guard": lambda d: f"**guard** {code(d.get('guard'))}: {_value(d.get('value'))}, bound {_value(d.get('bound'))}",
+    "guard": _guard,
     "signal": lambda d: f"**signal** {code(d.get('signal'))}",
     "stop": lambda d: f"**stopped** by {code(d.get('by'))} ({prose(d.get('how'))})",
-    "changed_by_others": lambda d: f"**changed by others**: {code(d)}",
+    "changed_by_others": lambda d: f"**changed by others**: {prose(change_words(d))}",
+    "scaled": lambda d: f"scaled by {prose(d.get('by'))}: {prose(change_words(d))}",
+    "scaled.back": lambda d: f"scaled back: {prose(d.get('subject'))} is as it was",
+    "scaled.left": lambda d: f"**not scaled back yet**: {prose(change_words(d))}",
+    "announced": _announced,
     "load.stopping": lambda _: "no new arrivals",
     "load.stopped": _load_stopped,
     "collected": lambda d: f"collected {code(d.get('file'))}: {words.count(int(d.get('lines') or 0), 'line')}",

@@ -145,6 +145,10 @@ def limits(facts: Facts) -> list[str]:
         lines.append("Closed loop: users wait for their answers, so the load sinks when the service is slow.")
     if ((facts.target.get("alerts") or {}).get("mode")) == "observe":
         lines.append("Paging path not proven: the expected alerts were silenced for the victim.")
+    lines += [
+        f"Autoscaled meanwhile: {prose(validity.change_words(event.data))}; not back when the run ended."
+        for event in facts.of("scaled.left")
+    ]
     defect = facts.evidence.plan.get("defect")
     if defect:
         lines.append(f"A defect was planted on purpose: {code(defect)}.")

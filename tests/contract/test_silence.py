@@ -232,8 +232,3 @@ def test_matchers_name_the_victims_by_all_their_names() -> None:
     assert silence.words(found) == (
         r'alertname="Down", pod=~"vllm\-0|vllm\-5d8f\-a|vllm\-1|vllm\-5d8f\-b\.c", service="chat"'
     )
-
-
-def test_an_alert_that_only_its_name_tells_is_too_wide() -> None:
-    assert silence.too_wide(plan(Down={}, Slow={"pod": "{victim}"})) == ["Down"]
-    assert silence.too_wide(plan(labels={"namespace": "llm"}, Down={})) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -56,6 +57,20 @@ def test_alerts_that_cannot_be_read_refuse() -> None:
     unreachable = cast("Target", SimpleNamespace(prometheus="http://127.0.0.1:9"))
     [found] = gate.firing(unreachable)
     assert "cannot be read" in found
+
+
+def test_a_drill_that_would_end_outside_its_window_refuses() -> None:
+    """A window of which less than an hour is left, and a drill of a day; by the minute, for the clock goes on."""
+    now = datetime.now(UTC)
+    begin = now.replace(minute=0) if now.minute < 55 else now
+    today = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[begin.weekday()]
+    end = begin + timedelta(hours=1)
+    window = f"{today} {begin:%H:%M}-{end:%H:%M} UTC"
+    phases = {f"{phase}_s": 21600.0 for phase in ("warmup", "baseline", "fault", "recovery")}
+    content = plan(1.0, windows=[window])
+    assert gate.refusals(content, target(12.0), REPLICAS, []) == []
+    [found] = gate.refusals(content | {"phases": phases}, target(12.0), REPLICAS, [])
+    assert found.startswith("the drill may take 1440 min, and its end would be outside every window")
 
 
 def test_a_frozen_day_refuses() -> None:
