@@ -17,12 +17,15 @@ from drills.errors import FileProblem, UsageError
 from drills.model import Json
 from drills.schedule import selector, targetyaml
 from drills.schedule.wanted import Wanted, own_playbooks
+from drills.units import shown
 
 NAMESPACE: Final = "drills"
 FOLDER: Final = "/etc/drills"  # where drill.yaml and experiments/ are in the pod, and its working folder
 REPORTS: Final = "/reports"
 #: What YAML reads as text without quotes.
 _PLAIN = re.compile(r"(?:--)?[A-Za-z/][A-Za-z0-9./_-]*(?::[A-Za-z0-9._-]+)*")
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
@@ -32,7 +35,11 @@ def render(what: Wanted, *, image: str | None = None, namespace: str = NAMESPACE
     if spec.kubernetes is None:
         raise UsageError(f"target '{spec.name}': is in no cluster; add --systemd for a timer on a host")
     helper = spec.kubernetes.helper
+    if not _LABEL.fullmatch(namespace):
+        raise UsageError(f"--namespace {shown(namespace)}: is no name of a namespace: lower-case letters, digits and -")
     chosen = image or (helper.image if helper else None)
+    if image is not None and not _IMAGE.fullmatch(image):
+        raise UsageError(f"--image {shown(image)}: is no image; write for example drills:0.1.0")
     if chosen is None:
         raise UsageError(f"target '{spec.name}': no image for the drills; add --image, or kubernetes.helper.image")
     try:
@@ -73,9 +80,12 @@ def rights(what: Wanted) -> tuple[frozenset[Right], frozenset[Right]]:
 def config(what: Wanted) -> list[Json]:
     """Return the files in the pod's working folder: key of the ConfigMap, path, content."""
     rows: list[Json] = [{"key": "drill.yaml", "path": "drill.yaml", "text": targetyaml.text(what.spec)}]
-    for one in what.experiments:
-        name = f"{one.name}.yaml"
-        rows.append({"key": name, "path": f"experiments/{name}", "text": _read(one.document.path)})
+    paths: dict[str, Path] = {}
+    for one in what.experiments:  # one may be asked for twice
+        if paths.setdefault(one.name, one.document.path) != one.document.path:
+            raise UsageError(f"{one.document.path}: has the name of {paths[one.name]}, {one.name!r}; rename one")
+    for name, path in paths.items():
+        rows.append({"key": f"{name}.yaml", "path": f"experiments/{name}.yaml", "text": _read(path)})
     books = own_playbooks(what.experiments)
     return rows + [{"key": f"playbook.{p.name}", "path": f"playbooks/{p.name}", "text": _read(p)} for p in books]
 

@@ -291,6 +291,22 @@ def test_an_image_has_to_be_named_and_a_lab_is_in_no_cluster() -> None:
         manifests.render(planned("quiet", target="lab"))
 
 
+@pytest.mark.parametrize("more", [{"namespace": "Bad_Name"}, {"namespace": ""}, {"image": "a b"}, {"image": ""}])
+def test_what_is_no_namespace_or_image_is_one_sentence(more: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=f"--{next(iter(more))} ") as caught:
+        manifests.render(planned("killed"), **more)
+    assert str(caught.value).isprintable()
+
+
+def test_a_drill_may_be_asked_for_twice_and_two_of_one_name_may_not(folder: Path) -> None:
+    found = objects(planned("killed", "quiet", "killed"))
+    assert list(found["ConfigMap"]["data"]) == ["drill.yaml", "killed.yaml", "quiet.yaml"]
+    assert pod(found)["containers"][0]["command"][2:5] == ["killed", "quiet", "killed"]
+    (folder / "other.yaml").write_text((folder / "experiments" / "killed.yaml").read_text())
+    with pytest.raises(UsageError, match="rename one"):
+        objects(planned("killed", "./other.yaml"))
+
+
 def test_starts_outside_the_windows_are_told() -> None:
     now = datetime(2026, 11, 30, tzinfo=UTC)
     [said] = wanted.warnings(planned("killed", zone="Asia/Shanghai"), now)
