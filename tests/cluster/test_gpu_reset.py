@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from drills.access import nodemarks
+from drills.clock import rng
 from drills.model import Json
 from tests.cluster import gpus, layout
 from tests.cluster.gpus import GpuEmulator
@@ -36,8 +38,16 @@ STEPS = [
     "allocatable.back",
     "node.uncordoned",
 ]
-#: Where the driver is killed: around each thing that it changes.
-CUT_SHORT = ("receipt", "inject.hit", "evicted", "telemetry.paused", "reset.begin", "reset.end", "telemetry.restored")
+#: Where the driver is killed. By default at one point before, and one after the reset has begun; FULL=1 tries all.
+BEFORE = ("receipt", "timer.armed", "inject.begin", "inject.hit", *STEPS[:4])
+AFTER = (*STEPS[4:], "inject.end", "proof.on", "revert.begin", "proof.off", "revert.end")
+SEED = int(os.environ.get("SEED") or secrets.randbelow(10_000))
+
+
+def points() -> list[str]:
+    """Return the events and steps to die at."""
+    drawn = rng(SEED, "points")
+    return [*BEFORE, *AFTER] if os.environ.get("FULL") else [drawn.choice(BEFORE), drawn.choice(AFTER)]
 
 
 @pytest.fixture(scope="module")
@@ -146,10 +156,11 @@ def test_a_gpu_is_reset_and_its_replica_comes_back(drill: Driller, service: GpuE
     assert service.holders()[uuid] != victim["uid"]
 
 
-@pytest.mark.parametrize("where", CUT_SHORT)
+@pytest.mark.parametrize("where", points())
 def test_a_driver_that_is_killed_leaves_nothing_that_recover_does_not_put_back(
     drill: Driller, service: GpuEmulator, where: str
 ) -> None:
+    print(f"seed {SEED}")
     before = gpus.as_seen(service)
     process = begin(drill)
     try:
