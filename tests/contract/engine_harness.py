@@ -313,6 +313,7 @@ class Engine:
         found: list[psutil.Process] = []
 
         def look() -> bool:
+            assert self.process.poll() is None, "the API server has ended, and its core with it"
             children = psutil.Process(self.process.pid).children()
             found[:] = [p for p in children if (p.cmdline() or [""])[0].strip() == CORE_TITLE]
             return bool(found)
