@@ -77,17 +77,18 @@ def data(folder: Path, name: str) -> list[dict[str, object]]:
 
 
 def test_the_fault_is_over_in_time_and_the_run_ends_as_it_should(drill: Driller, shared: Served) -> None:
+    pods = traces.pods(shared)
     process = begin(drill, "packet-loss")
     try:
         folder = drill.until("proof.on", process, None, within_s=240.0)
-        assert traces.ours(traces.rules())
+        assert traces.ours(traces.rules(pods))
         away()
         out = process.communicate(timeout=360)[0]
     finally:
         process.kill()
     # Nobody could be asked while the fault was on; what was put back is proven once somebody can be.
     assert [one["restored"] for one in data(folder, "revert.end")] == ["clean"], out
-    assert traces.ours(traces.rules()) == []
+    assert traces.ours(traces.rules(pods)) == []
     verdict = json.loads((folder / "verdict.json").read_text())
     assert (process.returncode, verdict["restored"]) == (0, "clean"), out
     off = data(folder, "proof.off")
@@ -95,6 +96,7 @@ def test_the_fault_is_over_in_time_and_the_run_ends_as_it_should(drill: Driller,
 
 
 def test_without_driver_and_api_server_the_timer_ends_it(drill: Driller, shared: Served) -> None:
+    pods = traces.pods(shared)
     process = begin(drill, "packet-loss")
     try:
         folder = drill.until("proof.on", process, None, within_s=240.0)
@@ -105,7 +107,7 @@ def test_without_driver_and_api_server_the_timer_ends_it(drill: Driller, shared:
         node.stop(API)
         try:
             deadline = time.monotonic() + left_s + 30.0
-            while traces.ours(traces.rules()):
+            while traces.ours(traces.rules(pods)):
                 assert time.monotonic() < deadline, "the fault outlives its deadline"
                 time.sleep(0.5)
         finally:

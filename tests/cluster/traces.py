@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,13 @@ def objects(service: Emulator) -> dict[str, Json]:
         for one in listed(name, _request_timeout=REQUEST_TIMEOUT_S).items
         if one.metadata.name not in ITS_OWN
     }
-    return found | {f"node {layout.NODE}": _node(service)}
+    return found | ({f"node {layout.NODE}": _node(service)} if alone(service) else {})
+
+
+def alone(service: Emulator) -> bool:
+    """Whether no other test has a namespace now: what changes on the node is of this one's drills then."""
+    names = [one.metadata.name for one in service.namespace.core.list_namespace().items]
+    return [name for name in names if name.startswith("drills-test-")] == [service.namespace.name]
 
 
 def _node(service: Emulator) -> Json:
@@ -70,17 +78,31 @@ def pods(service: Emulator) -> dict[str, Json]:
     }
 
 
-def rules() -> dict[int, str]:
-    """Return the rules of iptables, of both kinds, in each network on the node, by the network's number."""
+def rules(uids: Iterable[str]) -> dict[int, str]:
+    """Return the rules of iptables, of both kinds, in the networks of these pods, by the network's number."""
     found: dict[int, str] = {}
+    uids = [uid.replace("-", "_") for uid in uids]
     for pid in sorted(node.members()):
         try:
             number = Path(f"/proc/{pid}/ns/net").stat().st_ino
+            group = Path(f"/proc/{pid}/cgroup").read_text().replace("-", "_")
         except OSError:  # it has just ended
             continue
-        if number not in found and (saved := _saved(pid)) is not None:
+        mine = any(uid in group for uid in uids)
+        if mine and number not in found and (saved := _saved(pid)) is not None:
             found[number] = saved
     return found
+
+
+def everywhere() -> str:
+    """Return the rules in every network on the node: of other drills, too."""
+    seen: dict[int, str | None] = {}
+    for pid in sorted(node.members()):
+        with suppress(OSError):  # it has just ended
+            number = Path(f"/proc/{pid}/ns/net").stat().st_ino
+            if number not in seen:
+                seen[number] = _saved(pid)
+    return "\n".join(text for text in seen.values() if text)
 
 
 def _saved(pid: int) -> str | None:
