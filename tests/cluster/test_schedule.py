@@ -36,7 +36,7 @@ LEASE_TIMEOUT_S = 240.0
 #: Name, fault and check of each drill.
 DRILLS = {
     "upstream-delay": ("upstream-delay: {mode: first_byte, delay: 3s}", "degraded"),
-    "packet-loss": ("packet-loss: {victims: 1, mode: reject}", "failover: {within: 10s}"),
+    "packet-loss": ("packet-loss: {victims: 1, mode: reject}", "availability"),
     "pod-kill": ("pod-kill: {victims: 1, how: delete}", "replica_restart: {within: 60s, by: controller}"),
 }
 RESET = {"gpu-reset": ("gpu-reset: {victims: 1, how: planned}", "replica_restart: {within: 150s}")}
