@@ -36,6 +36,7 @@ class Watch:
         self.lock = threading.Lock()
         self.replicas: dict[str, Replica] = {}
         self.looked_mono = 0.0  # when they were last seen so
+        self.first: frozenset[str] = frozenset()  # who was there when the load began
         self.served: dict[str, Identity] = {}
         self.disturbed: list[Json] = []  # replica events seen before the fault: somebody else's doing
         self.seen_event = self.seen_note = 0
@@ -78,6 +79,7 @@ class Watch:
     def jobs(self) -> list[Job]:
         """Return the probes for this target, each with its rhythm in seconds."""
         self.replicas = {r.name: r for r in self.target.replicas()}
+        self.first = frozenset(self.replicas)
         found = [Job("replicas", self.target.name, 0.5, self._look_at_replicas)]
         for replica in self.replicas.values():
             found.append(Job("completion", replica.name, 1.0, self._completion(replica)))
@@ -101,9 +103,7 @@ class Watch:
         found: list[Job] = []
         if any(item["check"] == "health_honest" for item in self.plan["experiment"]["checks"]):
             found += [Job("health", r.name, 1.0, self._health(r)) for r in self.replicas.values()]
-            if not isinstance(
-                self.target, Embedded
-            ):  # a controller says who is ready, and traffic follows
+            if not isinstance(self.target, Embedded):  # a controller says who is ready, and traffic follows
                 found += [Job("readiness", r.name, 1.0, self._readiness(r)) for r in self.replicas.values()]
         if self._counts_notifications() and (manager := alertmanager_of(self.target)) is not None:
             found.append(Job(notified.PROBE, "alertmanager", 1.0, notified.Notifications(manager, self.tell).look))
