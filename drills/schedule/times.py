@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from drills import active, gate, run
+from drills import active, gate, others, run
 from drills.access import filecustody
 from drills.cluster import helpers
 from drills.model import Fault
 from drills.plan import Plan, total_s
 
-#: Looking at the target, helpers on its nodes, and the gate.
-BEFORE_S: Final = helpers.READY_TIMEOUT_S + gate.STEADY_TIMEOUT_S + 60.0
+#: Looking at the target, helpers on its nodes, the gate, and what is put up beside a fault.
+BEFORE_S: Final = helpers.READY_TIMEOUT_S + gate.STEADY_TIMEOUT_S + 120.0
 #: The end of helpers, the load's last answers, verdict and postmortem.
 AFTER_S: Final = helpers.GONE_TIMEOUT_S + run.DRAIN_S + 60.0
 #: The way back of a fault: a target that cannot be asked for a while, and the undo steps, tried again.
@@ -33,13 +33,22 @@ class Times:
 def times(plans: Iterable[Plan], publish_s: float = 0.0) -> Times:
     """Return the deadlines for these drills in a row; `publish_s` is how long it may take to publish one of them."""
     plans = list(plans)
-    # One that is stopped waits for a deed that is under way, and goes back.
-    stopped = [sum(UNDO_S + deed_s(planned.fault) for planned in plan.faults) + AFTER_S for plan in plans]
-    settle_s = gate.SETTLE_TIMEOUT_S  # after leftovers, and between two drills
-    whole_s = max(stopped) + sum(
-        settle_s + BEFORE_S + total_s(plan) + back_s + publish_s for plan, back_s in zip(plans, stopped, strict=True)
-    )
-    return Times(_rounded(max(stopped)), _rounded(whole_s + publish_s))
+    stopped = [_stopped_s(plan) for plan in plans]
+    rounds = [_round_s(plan) + publish_s for plan in plans]
+    leftovers_s = max(stopped)
+    return Times(_rounded(max(stopped)), _rounded(leftovers_s + sum(rounds) + sum(stopped) + publish_s))
+
+
+def _stopped_s(plan: Plan) -> float:
+    """Return how long a stopped drill takes: it waits for a deed that is under way, and takes everything back."""
+    beside_s = UNDO_S  # ledger proxies, or a silence
+    return sum(UNDO_S + deed_s(planned.fault) for planned in plan.faults) + beside_s + AFTER_S
+
+
+def _round_s(plan: Plan) -> float:
+    """Return how long a drill takes but for its way back: the wait for the target to settle, and its phases."""
+    scaled_s = others.BACK_TIMEOUT_S if plan.target.kind == "kubernetes" else 0.0  # what its load has scaled
+    return gate.SETTLE_TIMEOUT_S + BEFORE_S + total_s(plan) + scaled_s
 
 
 def deed_s(fault: Fault) -> float:
