@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,7 @@ class Pod:
         }
         aimed = self.told("aim", bare)
         assert "error" not in aimed, aimed
-        spot = bare | aimed | {"tag": TAG, "folder": str(self.folder / "proxy")}
+        spot: Json = bare | aimed | {"tag": TAG, "folder": str(self.folder / "proxy")}
         return spot | {"rule": list(podproxy.rule(spot, spot["listen"], TAG).words)}
 
     def up(self) -> Json:
@@ -133,7 +134,8 @@ class Pod:
         """End everything in both namespaces, the proxy too."""
         with suppress(OSError, ValueError, LookupError):
             os.kill(json.loads((self.folder / "proxy" / "proxy.json").read_text())["pid"], signal.SIGKILL)
-        for process in (*self.started, self.node, self.pod):
+        everybody: list[subprocess.Popen[Any]] = [*self.started, self.node, self.pod]
+        for process in everybody:
             process.kill()
             process.communicate()
 
