@@ -67,6 +67,12 @@ class Others:
             if self._by_others is not None:
                 raise ChangedByOthers(sentence(self._by_others))
 
+    def scaled(self) -> bool:
+        """Look again whether an autoscaler has changed something; where that cannot be asked, by the last look."""
+        if self.jobs():
+            self._look_again()
+        return bool(self._still())
+
     def until_back(self, clock: Clock, *, stopping: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Wait, bounded, until what has scaled is as it was. Tells `scaled.left` when it is not."""
         if not self._still():

@@ -313,8 +313,9 @@ class Drill:
 
     def _undisturbed(self) -> None:
         """Before the fault nobody else may restart replicas: we could not tell their doing from ours."""
-        if self.watch.disturbed:
-            other = self.watch.disturbed[0]
+        scaled = self.around.scaled() if self.watch.disturbed else False  # then new ones are nobody's doing
+        if disturbed := [e for e in self.watch.disturbed if not scaled or e["replica"] in self.watch.first]:
+            other = disturbed[0]
             self.tell("changed_by_others", other)
             raise ChangedByOthers(f"{other['replica']}: {other['change']} before the fault, not by this run")
 

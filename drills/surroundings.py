@@ -45,6 +45,10 @@ class Surroundings:
             raise Stopped(f"guard stop_if: {tripped['query']}: {tripped['value']}")
         self._others.raise_if_changed()
 
+    def scaled(self) -> bool:
+        """Look again whether an autoscaler has changed the number of replicas."""
+        return self._others.scaled()
+
     def end(self, *, stopping: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Announce the end, and wait, bounded, until what the drill made scale is scaled back."""
         self._announcement.end()

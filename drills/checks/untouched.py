@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drills.checks.base import NO_INJECTION, Check
 from drills.evidence import Evidence, at
-from drills.model import CheckResult, Verdict
+from drills.model import CheckResult, Event, Verdict
 from drills.params import Params
 
 
@@ -24,12 +24,14 @@ class Untouched(Check[UntouchedParams]):
         hit = ev.t_inject
         if hit is None:
             return cls.unclear(NO_INJECTION)
-        life = [e for e in ev.of("replica") if e.data.get("replica") not in ev.victims and hit <= at(e) <= ev.ended]
+        others = [e for e in ev.of("replica") if e.data.get("replica") not in ev.victims and hit <= at(e) <= ev.ended]
+        life = [e for e in others if not came_by_scaling(ev, e)]
+        added = sorted({str(e.data["replica"]) for e in others if came_by_scaling(ev, e)})
         moved = [e for e in life if e.data.get("change") in ("gone", "started")]
         proofs = [e for e in ev.of("proof.on", "proof.off") if e.data.get("bystanders_ok") is not None]
         denied = [e for e in proofs if not e.data["bystanders_ok"]]
         notready = sorted({str(e.data["replica"]) for e in life if e.data.get("change") == "notready"})
-        detail = {"not_ready_for_a_while": notready, "bystanders": bystanders(ev)}
+        detail = {"not_ready_for_a_while": notready, "bystanders": bystanders(ev), "came_by_scaling": added}
         row = {"unit": "count", "n": len(bystanders(ev)), "bound": 0, "detail": detail}
         if moved or denied:
             who = ", ".join(sorted({str(e.data["replica"]) for e in moved})) or "a bystander"
@@ -44,6 +46,11 @@ class Untouched(Check[UntouchedParams]):
             return cls.unclear("nobody looked at the other replicas after the fault", **row)
         return cls.result(Verdict.PASS, "all others are the same processes as before", value=0,
                           events=tuple(e.n for e in proofs), **row)  # fmt: skip
+
+
+def came_by_scaling(ev: Evidence, event: Event) -> bool:
+    """Whether it is of a replica that was not there before, while an autoscaler had changed their number."""
+    return bool(ev.of("scaled")) and str(event.data.get("replica")) not in {*bystanders(ev), *ev.victims}
 
 
 def bystanders(ev: Evidence) -> list[str]:

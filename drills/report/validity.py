@@ -145,6 +145,7 @@ def limits(facts: Facts) -> list[str]:
         lines.append("Closed loop: users wait for their answers, so the load sinks when the service is slow.")
     if ((facts.target.get("alerts") or {}).get("mode")) == "observe":
         lines.append("Paging path not proven: the expected alerts were silenced for the victim.")
+    lines += _unannounced(facts)
     lines += [
         f"Autoscaled meanwhile: {prose(validity.change_words(event.data))}; not back when the run ended."
         for event in facts.of("scaled.left")
@@ -153,6 +154,14 @@ def limits(facts: Facts) -> list[str]:
     if defect:
         lines.append(f"A defect was planted on purpose: {code(defect)}.")
     return lines + _stale(facts) + _damage(facts) + _blind(facts)
+
+
+def _unannounced(facts: Facts) -> list[str]:
+    """Say that people may have been paged without a word."""
+    shared, mode = facts.target.get("kind") != "lab", (facts.target.get("alerts") or {}).get("mode", "page")
+    if not shared or mode != "page" or facts.hit is None or facts.of("announced"):
+        return []
+    return ["Begin and end were announced to nobody who may be paged: the target names no Alertmanager."]
 
 
 def _stale(facts: Facts) -> list[str]:

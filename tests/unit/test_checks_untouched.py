@@ -56,3 +56,15 @@ def test_inconclusive_when_there_is_nobody_else(tmp_path: Path) -> None:
 
 def test_inconclusive_without_an_injection(tmp_path: Path) -> None:
     assert judge(runs.quiet(), tmp_path, "untouched").verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("scaled", "verdict"), [(True, Verdict.PASS), (False, Verdict.FAIL)])
+def test_a_replica_that_an_autoscaler_added_was_not_restarted(tmp_path: Path, scaled: bool, verdict: Verdict) -> None:
+    run = runs.healthy()
+    if scaled:
+        run.tell(HIT + 4, "scaled", subject="Deployment vllm", what="replicas", was=3, now=4, by="autoscaler")
+    run.tell(HIT + 5, "replica", replica="replica-3", change="started", uid="x", pid=1, start=1)
+    row = judge(run, tmp_path / "new", "untouched")
+    assert (row.verdict, row.detail["came_by_scaling"]) == (verdict, ["replica-3"] if scaled else [])
+    run.tell(HIT + 6, "replica", replica="replica-2", change="gone", uid="y", pid=1, start=1)
+    assert judge(run, tmp_path / "old", "untouched").verdict is Verdict.FAIL  # of whom it was there before

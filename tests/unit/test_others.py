@@ -140,3 +140,10 @@ def test_a_run_looks_out_for_all_of_it() -> None:
     job.look()
     with pytest.raises(ChangedByOthers):
         around.look_out()
+
+
+def test_what_has_scaled_is_looked_at_once_more_when_asked() -> None:
+    """A pod may start before the next look."""
+    assert watching(Service([SCALED]))[0].scaled()
+    assert not watching(Service([]))[0].scaled()
+    assert not watching(Service(Unreachable("away")))[0].scaled()
