@@ -121,8 +121,8 @@ def _alertmanager(server: Alertmanager) -> Finding:
     if not any(ways.values()):
         return missing(ALERTS, "alertmanager", f"{url} notifies nobody: no receiver has a way", "in alertmanager.yml:",
                        "  receivers: [{name: team, webhook_configs: [{url: 'http://pager:8080/'}]}]")  # fmt: skip
-    told = ", ".join(f"{name} in {count} ways" for name, count in ways.items() if count)
-    return ok(ALERTS, "alertmanager", f"{url} notifies {told}")
+    told = ", ".join(name for name, count in ways.items() if count)
+    return ok(ALERTS, "alertmanager", f"{url} answers; it has a way to notify {told}")
 
 
 def _router(url: str | None, target: str) -> Finding:
