@@ -56,7 +56,7 @@ def drilled(drill: Driller, service: Example, checks: str, how: str = "delete") 
     text = EXPERIMENT.read_text().replace("CHECKS", checks).replace("how: delete", f"how: {how}")
     (folder / "caught.yaml").write_text(text)
     targets = service.targets(folder, plain)
-    return run(drill, str(folder / "caught.yaml"), targets)
+    return run(service, drill, str(folder / "caught.yaml"), targets)
 
 
 def plain(chat: Json) -> None:

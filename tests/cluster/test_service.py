@@ -37,14 +37,15 @@ def driller(folder: Path, cluster: Path) -> Driller:
     return made
 
 
-def run(drill: Driller, what: str, targets: Path, *more: str) -> Ran:
-    """Run `drill run WHAT` with that targets file."""
-    return drill("run", what, "--targets", str(targets), "--reports", str(drill.reports), "--plain", *more)
+def run(service: Example, drill: Driller, what: str, targets: Path, *more: str) -> Ran:
+    """Run `drill run WHAT` with that targets file, with nobody else at work on the node."""
+    words = ["run", what, "--targets", str(targets), "--reports", str(drill.reports), "--plain", *more]
+    return service.undisturbed(lambda: drill(*words))
 
 
 def test_the_shipped_pod_kill_passes(shared: Example, tmp_path: Path, cluster: Path) -> None:
     before = shared.uids()
-    ran = run(driller(tmp_path, cluster), "pod-kill", shared.targets(tmp_path))
+    ran = run(shared, driller(tmp_path, cluster), "pod-kill", shared.targets(tmp_path))
     assert ran.code == 0, ran.out + ran.err
     assert {row["verdict"] for row in ran.verdict["checks"]} == {"pass"}, ran.out
     assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
@@ -60,11 +61,29 @@ def test_the_shipped_pod_kill_passes(shared: Example, tmp_path: Path, cluster: P
     assert shared.left() == []
 
 
+def test_the_shipped_packet_loss_passes(shared: Example, tmp_path: Path, cluster: Path) -> None:
+    ran = run(shared, driller(tmp_path, cluster), "packet-loss", shared.targets(tmp_path))
+    assert ran.code == 0, ran.out + ran.err
+    assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
+    assert shared.left() == []
+
+
+def test_the_shipped_upstream_delay_passes_through_the_application(
+    shared: Example, tmp_path: Path, cluster: Path
+) -> None:
+    shared.put_application()
+    ran = run(shared, driller(tmp_path, cluster), "upstream-delay", shared.targets(tmp_path), "--target", "app")
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.row("degraded")["verdict"] == "pass"
+    assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
+    assert shared.left() == []
+
+
 def test_an_eviction_that_the_budget_allows_passes(shared: Example, tmp_path: Path, cluster: Path) -> None:
     shared.until_ready()
     path = tmp_path / "evict.yaml"
     path.write_text(QUICK.read_text().replace("HOW", "evict"))
-    ran = run(driller(tmp_path, cluster), str(path), shared.targets(tmp_path))
+    ran = run(shared, driller(tmp_path, cluster), str(path), shared.targets(tmp_path))
     assert ran.code == 0, ran.out + ran.err
     shared.until_ready()
 
@@ -114,9 +133,9 @@ def test_keys_reach_whoever_asks_for_them_and_nothing_else(
     drill = driller(tmp_path, cluster)
     (tmp_path / "kill.yaml").write_text(QUICK.read_text().replace("HOW", "delete"))
     targets = guarded.targets(tmp_path, change)
-    assert "PROM_TOKEN is not set" in run(drill, str(tmp_path / "kill.yaml"), targets).err
+    assert "PROM_TOKEN is not set" in run(guarded, drill, str(tmp_path / "kill.yaml"), targets).err
     drill.env |= {name: CANARIES[name] for name in ("PROM_TOKEN", "AM_TOKEN")}
-    ran = run(drill, str(tmp_path / "kill.yaml"), targets)
+    ran = run(guarded, drill, str(tmp_path / "kill.yaml"), targets)
     assert ran.code == 0, ran.out + ran.err
     for canary in CANARIES.values():
         assert canary not in ran.out + ran.err
@@ -125,7 +144,7 @@ def test_keys_reach_whoever_asks_for_them_and_nothing_else(
 
     guarded.until_ready()
     through_proxy = guarded.targets(tmp_path, lambda chat: chat["endpoint"].update(api_key=secrets["api_key"]))
-    ran = run(drill, str(tmp_path / "kill.yaml"), through_proxy)
+    ran = run(guarded, drill, str(tmp_path / "kill.yaml"), through_proxy)
     assert ran.code == 3, ran.out + ran.err
     assert "HTTP 401: it wants a key" in ran.out + ran.err
     assert "reach: direct" in ran.out + ran.err
