@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -14,8 +15,10 @@ import pytest
 
 from drills.access import nodemarks
 from drills.clock import rng
+from drills.cluster import rbac
 from drills.model import Json
 from tests.cluster import gpus, layout
+from tests.cluster.emulator import with_token
 from tests.cluster.gpus import GpuEmulator
 from tests.cluster.kube import Namespace
 from tests.cluster.test_pod_kill import declare, place, refused
@@ -308,3 +311,35 @@ def test_a_budget_that_allows_no_eviction_refuses_the_drill(drill: Driller, serv
         service.unbudget()
     assert "eviction is refused by the disruption budget for 3 s" in refused(ran, 3)
     assert ran.events("inject.hit") == []
+
+
+# ---- rights ----------------------------------------------------------------------------------------------
+
+
+def use(drill: Driller, cluster: Path, token: str) -> None:
+    """Let the drill sign in with that token instead of as the administrator."""
+    path = drill.reports.parent / "kubeconfig"
+    path.write_text(json.dumps(with_token(cluster, token)))
+    drill.env["KUBECONFIG"] = str(path)
+
+
+def test_the_rendered_role_and_cluster_role_are_all_that_it_needs(
+    drill: Driller, service: GpuEmulator, cluster: Path
+) -> None:
+    needed = rbac.needed(["gpu-reset planned"], proxy=True)
+    token = service.token("enough", rbac.role("enough", service.namespace.name, needed))
+    service.bind("enough")
+    use(drill, cluster, token)
+    ran = drill(*words(drill))
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.folder is not None
+    assert steps(ran.folder) == STEPS
+
+
+def test_without_the_cluster_role_it_is_refused_by_name(drill: Driller, service: GpuEmulator, cluster: Path) -> None:
+    needed = rbac.needed(["gpu-reset planned"], proxy=True)
+    use(drill, cluster, service.token("role-alone", rbac.role("role-alone", service.namespace.name, needed)))
+    before = service.uids()
+    said = refused(drill(*words(drill)), 3)
+    assert "get nodes, patch nodes" in said
+    assert service.uids() == before
