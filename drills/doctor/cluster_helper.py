@@ -31,7 +31,26 @@ def look(api: Api, spec: TargetSpec, wanted: Wanted) -> Iterator[Finding]:
         )
         return
     yield ok(GROUP, "image", f"{where.helper.image}; that the nodes can have it is seen when a drill makes a helper")
+    planned = [one.name for one in wanted.drills if any(getattr(f, "how", "") == "planned" for f in one.faults)]
+    if planned and where.helper.service_account is None:
+        yield _no_account(where.namespace, spec.name, planned)
     yield from _admitted(api, where.namespace, whose)
+
+
+def _no_account(namespace: str, target: str, planned: list[str]) -> Finding:
+    what = f"the helper has none, and {', '.join(planned)} has it uncordon the node when no driver does"
+    name = "drill-node"
+    return missing(
+        GROUP,
+        "service account",
+        what,
+        f"kubectl -n {namespace} create serviceaccount {name}",
+        f"kubectl create clusterrole {name} --verb=get,patch --resource=nodes",
+        f"kubectl create clusterrolebinding {name} --clusterrole={name} --serviceaccount={namespace}:{name}",
+        f"in drill.yaml, targets.{target}.kubernetes.helper:",
+        f"  service_account: {name}",
+        refuses=True,
+    )
 
 
 def _admitted(api: Api, namespace: str, whose: list[str]) -> Iterator[Finding]:

@@ -178,6 +178,15 @@ def test_a_helper_is_needed_by_those_that_work_on_a_node(store: Store, look: Loo
     assert look("packet-loss", declared=DECLARED.replace("port: 8000", HELPER))["helper image"].state is State.OK
 
 
+def test_a_reset_needs_an_account_for_its_helper(store: Store, look: Look) -> None:
+    helped = DECLARED.replace("port: 8000", HELPER)
+    assert "helper service account" not in look("packet-loss", declared=helped)
+    found = look("gpu-reset", declared=helped)["helper service account"]
+    assert (found.refuses, found.fix[0]) == (True, "kubectl -n llm create serviceaccount drill-node")
+    named = helped.replace('image: "drills:0.1.0"', 'image: "drills:0.1.0", service_account: drill-node')
+    assert "helper service account" not in look("gpu-reset", declared=named)
+
+
 def test_a_namespace_that_admits_no_helper_is_named_with_the_command(store: Store, look: Look) -> None:
     helped = DECLARED.replace("port: 8000", HELPER)
     assert look("packet-loss", declared=helped)["helper admission"].state is State.OK
