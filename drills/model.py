@@ -349,7 +349,7 @@ class BringsProxies(Protocol):
     def look_at_proxies(self, spots: Sequence[Json]) -> list[Json]:
         """Return for each {lives, rules, through, beside, changed}, or {"error"}."""
 
-    def undo_of_proxy(self, spot: Json) -> Sequence[Json]:
+    def undo_of_proxies(self, spots: Sequence[Json]) -> Sequence[Json]:
         """Return the undo steps."""
 
     def without_proxy(self, now: Sequence[Replica]) -> list[Replica]:

@@ -67,7 +67,7 @@ class LedgerProxies:
             victims=tuple(pinned(v) for v in victims),
             prior={"spots": spots},
             holds=(),
-            undo=tuple(step for spot in spots for step in _bringing(target).undo_of_proxy(spot)),
+            undo=tuple(_bringing(target).undo_of_proxies(spots)),
             deadline_s=deadline_s,
         )
 

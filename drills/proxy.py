@@ -33,7 +33,7 @@ from drills.proxy_link import Link
 
 Address = tuple[str, int]
 #: How often `--while` is looked for, and how long requests that are open may go on once it is gone (seconds).
-WHILE_POLL_S, DRAIN_S = 0.1, 20.0
+WHILE_POLL_S, DRAIN_S = 0.1, 15.0
 PROOFS_KEPT = 32
 
 

@@ -63,9 +63,9 @@ class Fronted:
         """Return for each what is there of it."""
         return self.fronts.look(spots)
 
-    def undo_of_proxy(self, spot: Json) -> Sequence[Json]:
-        """Return the undo steps of one."""
-        return podproxy.undo(spot)
+    def undo_of_proxies(self, spots: Sequence[Json]) -> Sequence[Json]:
+        """Return the undo steps."""
+        return podproxy.undo(spots)
 
     def without_proxy(self, now: Sequence[Replica]) -> list[Replica]:
         """Return those of the replicas whose engine could have a proxy in front and has none."""

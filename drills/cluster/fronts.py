@@ -61,7 +61,7 @@ class Fronts:
         ]:
             raise Refused(f"no ledger proxy can stand in front of {'; '.join(problems)}")
         found = [spot | one for spot, one in zip(spots, said, strict=True)]
-        return [spot | {"rule": list(podproxy.rule(spot, spot["listen"], tag).words)} for spot in found]
+        return [spot | podproxy.words(spot, tag) for spot in found]
 
     def _spot(self, replica: Replica, tag: str) -> Json:
         place = self._place_of(replica)

@@ -4,6 +4,7 @@
     up       start the proxies, lead new connections to them, let go of those that were there before
     look     what of it is there now, and whether a request from the node goes through
     collect  the attempts that they have seen
+    drained FOLDER...  wait until the proxies there have answered what is open; one that does not end in time is killed
 
 It runs in a helper, in the network of the node; it takes {"spots": [...]} as JSON on one line and answers for each of
 them in the same order. A spot is {replica, role, netns, ip, port}; later also {listen, folder, tag, rule, iptables}.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -38,6 +40,8 @@ TABLE, CHAIN = "nat", "PREROUTING"
 #: Where a proxy listens: below the ports that connections of the pod itself are given.
 PORTS = range(21100, 21400)
 READY_S, PROOF_S, ASK_S, POLL_S = 15.0, 10.0, 3.0, 0.1
+#: A proxy that is to end; a little longer than it lets open requests go on (`drills.proxy.DRAIN_S`).
+DRAINED_S, KILLED_S = 17.0, 2.0
 #: What every server of the OpenAI API answers; whether it does is not what is proven.
 PATH = "/v1/models"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -46,7 +50,9 @@ HOST = LocalHost()
 
 def main(argv: list[str] | None = None) -> int:
     """Carry out one command for all spots; prints one JSON object."""
-    [command] = sys.argv[1:] if argv is None else argv
+    command, *folders = sys.argv[1:] if argv is None else argv
+    if command == "drained":
+        return drained([Path(folder) for folder in folders])
     began = time.monotonic()
     work = {"aim": aim, "up": up, "look": look, "collect": collect}[command]
     spots = json.loads(sys.stdin.readline())["spots"]
@@ -80,7 +86,9 @@ def aim(spot: Json) -> Json:
         raise DrillError(f"its traffic is redirected already, by a service mesh perhaps: {others[0]}")
     used = set(_listening(spot["netns"]["pid"]))
     listen = next(port for port in PORTS if port not in used)
-    iptables.restore(HOST, ["unshare", "--net"], programs.paths[kind], [rule(spot, listen, "0-0")], table=TABLE)
+    iptables.restore(
+        HOST, ["unshare", "--net"], programs.paths[kind], [keep(spot, "0-0"), rule(spot, listen, "0-0")], table=TABLE
+    )
     return {"listen": listen, "iptables": programs.paths[kind], "kind": kind, "snapshot": snapshot}
 
 
@@ -93,8 +101,8 @@ def up(spot: Json) -> Json:
     HOST.spawn([*prefix, *_command(spot)], log=str(folder / "proxy.log"))
     status = _until_ready(folder)
     (folder / "proxy.json").write_text(json.dumps({"pid": status["pid"], "start": procs.start(status["pid"])}))
-    jump = Rule(CHAIN, "jump", tuple(spot["rule"]))
-    iptables.restore(HOST, prefix, spot["iptables"], [jump], table=TABLE)
+    rules = [Rule(CHAIN, "jump", tuple(spot[name])) for name in ("keep", "rule")]
+    iptables.restore(HOST, prefix, spot["iptables"], rules, table=TABLE)
     _until_through(spot)
     return {"let_go": oldlinks.let_go(prefix, spot["ip"], spot["port"])}
 
@@ -144,6 +152,20 @@ def rule(spot: Json, listen: int, tag: str) -> Rule:
     return Rule(CHAIN, "jump", words)
 
 
+def keep(spot: Json, tag: str) -> Rule:
+    """Return a rule that matches nothing: without any that asks for it, the kernel forgets what it has redirected."""
+    words = (
+        *("-d", f"{spot['ip']}/32", "-p", "tcp", "-m", "tcp", "--dport", str(spot["port"])),
+        *("-m", "conntrack", "--ctstate", "INVALID", "-m", "comment", "--comment", f"drill-{tag}-keep", "-j", "ACCEPT"),
+    )
+    return Rule(CHAIN, "jump", words)
+
+
+def words(spot: Json, tag: str) -> Json:
+    """Return the words of both rules, as a spot holds them."""
+    return {"rule": list(rule(spot, spot["listen"], tag).words), "keep": list(keep(spot, tag).words)}
+
+
 def _list(tag: str) -> str:
     return f"drill-{tag}"
 
@@ -172,10 +194,14 @@ def ask(folder: Path, method: str, path: str) -> Any:
 def running(folder: Path) -> bool:
     """Whether the proxy that was started there still runs."""
     try:
-        said = json.loads((folder / "proxy.json").read_text())
-        return procs.alive(int(said["pid"]), int(said["start"]))
+        return procs.alive(*_process(folder))
     except (OSError, ValueError, LookupError, TypeError):
         return False
+
+
+def _process(folder: Path) -> tuple[int, int]:
+    said = json.loads((folder / "proxy.json").read_text())
+    return int(said["pid"]), int(said["start"])
 
 
 def _until_ready(folder: Path) -> Json:
@@ -221,13 +247,35 @@ def _listening(pid: int) -> Iterator[int]:
             yield from (int(line.split()[1].rpartition(":")[2], 16) for line in lines)
 
 
-def undo(spot: Json) -> Sequence[Json]:
-    """Return the undo steps of a spot; they are carried out from the last to the first."""
-    where = {"netns": spot["netns"], "iptables": spot["iptables"], "table": TABLE, "chain": CHAIN}
-    return (
-        {"do": "remove", "path": f"{spot['folder']}/lives", "host": spot["node"]},
-        {"do": "unrule", **where, "rule": spot["rule"], "host": spot["node"]},
-    )
+def drained(folders: Sequence[Path]) -> int:
+    """Wait until no proxy is left, bounded; then end those that hang. Status 1 when one stays."""
+    deadline = time.monotonic() + DRAINED_S
+    while any(running(folder) for folder in folders) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    for folder in (folder for folder in folders if running(folder)):
+        procs.signal(*_process(folder), signal.SIGKILL)
+    deadline = time.monotonic() + KILLED_S
+    while (left := any(running(folder) for folder in folders)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return int(left)
+
+
+def undo(spots: Sequence[Json]) -> list[Json]:
+    """Return the undo steps of some spots, which are carried out from the last to the first.
+
+    Nothing new comes, the proxies answer what is open, and only then the kernel may forget what went through them.
+    """
+    keeps, waits, lives, redirects = [], [], [], []
+    for spot in spots:
+        where = {"netns": spot["netns"], "iptables": spot["iptables"], "table": TABLE, "chain": CHAIN}
+        keeps.append({"do": "unrule", **where, "rule": spot["keep"], "host": spot["node"]})
+        redirects.append({"do": "unrule", **where, "rule": spot["rule"], "host": spot["node"]})
+        lives.append({"do": "remove", "path": f"{spot['folder']}/lives", "host": spot["node"]})
+    for node in sorted({spot["node"] for spot in spots}):
+        folders = [spot["folder"] for spot in spots if spot["node"] == node]
+        argv = ["python3", "-m", "drills.cluster.podproxy", "drained", *folders]
+        waits.append({"do": "run", "argv": argv, "timeout_s": DRAINED_S + KILLED_S + 2.0, "host": node})
+    return [*keeps, *waits, *lives, *redirects]
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class Pod:
         aimed = self.told("aim", bare)
         assert "error" not in aimed, aimed
         spot: Json = bare | aimed | {"tag": TAG, "folder": str(self.folder / "proxy")}
-        return spot | {"rule": list(podproxy.rule(spot, spot["listen"], TAG).words)}
+        return spot | podproxy.words(spot, TAG)
 
     def up(self) -> Json:
         spot = self.spot()
@@ -141,7 +141,8 @@ class Pod:
 
 
 @pytest.fixture
-def pod(tmp_path: Path) -> Iterator[Pod]:
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # for steps that run python3
     made = Pod(tmp_path)
     yield made
     made.close()
@@ -159,7 +160,7 @@ def test_traffic_goes_through_and_everything_goes_again(pod: Pod) -> None:
     before = pod.rules()
     spot = pod.up()
     assert pod.told("look", spot) | {"changed": []} == {
-        "lives": True, "rules": 1, "through": True, "beside": 0, "changed": []
+        "lives": True, "rules": 2, "through": True, "beside": 0, "changed": []
     }  # fmt: skip
     pod.inside(
         pod.node, sys.executable, "-c",
@@ -168,8 +169,8 @@ def test_traffic_goes_through_and_everything_goes_again(pod: Pod) -> None:
     )  # fmt: skip
     [seen] = pod.told("collect", spot)["attempts"]
     assert (seen["id"], seen["replica"], seen["close"]) == ("r-1-0", "vllm-0", "complete")
-    assert all(step["ok"] for step in ontarget._carry_out(list(podproxy.undo(spot))))
-    eventually(lambda: not podproxy.running(Path(spot["folder"])), 10.0)
+    assert all(step["ok"] for step in ontarget._carry_out(podproxy.undo([spot])))
+    assert not podproxy.running(Path(spot["folder"]))
     assert pod.rules() == before
     assert pod.told("look", spot)["changed"] == []
     assert pod.ask("/health") == "ok"
@@ -196,6 +197,23 @@ def test_a_request_that_is_open_is_answered_before_its_connection_is_let_go(pod:
     assert pod.told("look", spot)["beside"] == 0
 
 
+def test_what_is_open_through_a_proxy_is_answered_before_it_goes(pod: Pod) -> None:
+    before, spot = pod.rules(), pod.up()
+    client, idle = pod.client(), pod.client()
+    assert client.stdin is not None
+    assert client.stdout is not None
+    assert said(idle, "/health") == said(client, "/health") == "ok"
+    client.stdin.write("/slow\n")
+    client.stdin.flush()
+    assert all(step["ok"] for step in ontarget._carry_out(podproxy.undo([spot])))
+    assert client.stdout.readline().strip() == "ok"
+    assert said(idle, "/health") in (
+        "RemoteDisconnected",
+        "BrokenPipeError",
+    )  # told of the end, not left waiting
+    assert pod.rules() == before
+
+
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_a_proxy_that_dies_or_hangs_is_passed_by_soon(pod: Pod, how: str) -> None:
     spot = pod.up()
@@ -203,7 +221,7 @@ def test_a_proxy_that_dies_or_hangs_is_passed_by_soon(pod: Pod, how: str) -> Non
     os.kill(pid, signal.Signals[how])
     eventually(lambda: pod.ask("/health") == "ok", VALID_S + 10.0)
     assert pod.told("look", spot) | {"changed": []} == {
-        "lives": how == "SIGSTOP", "rules": 1, "through": False, "beside": 0, "changed": []
+        "lives": how == "SIGSTOP", "rules": 2, "through": False, "beside": 0, "changed": []
     }  # fmt: skip
 
 

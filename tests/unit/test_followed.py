@@ -70,7 +70,7 @@ class Bench:
         up = [spot["uid"] in self.covered for spot in spots]
         return [{"lives": one, "rules": int(one), "through": one, "beside": 0, "changed": []} for one in up]
 
-    def undo_of_proxy(self, spot: Json) -> Sequence[Json]:
+    def undo_of_proxies(self, spots: Sequence[Json]) -> Sequence[Json]:
         return ({"do": "remove", "path": "/lives"},)
 
     def without_proxy(self, now: Sequence[Replica]) -> list[Replica]:
