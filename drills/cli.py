@@ -165,9 +165,9 @@ def doctor(
     ] = "monthly",
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> int:
-    """Say what the drills need of a target, what of it is missing, and what mends that. Only reads.
+    """Say what the drills lack at a target, and what mends that.
 
-    Exit codes: 0 all is well; 2 the drills would be carried out, and some check stay undecided; 3 a drill would be
+    It only reads. Exit codes: 0 all is well; 2 the drills would be carried out, and some check stay undecided; 3 a drill would be
     refused; 64 bad command line or file, or no kubeconfig.
     """
     import json
