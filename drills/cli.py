@@ -167,8 +167,8 @@ def doctor(
 ) -> int:
     """Say what the drills lack at a target, and what mends that.
 
-    It only reads. Exit codes: 0 all is well; 2 the drills would be carried out, and some check stay undecided; 3 a drill would be
-    refused; 64 bad command line or file, or no kubeconfig.
+    It only reads. Exit codes: 0 all is well; 2 the drills would be carried out, and some checks stay undecided; 3 a
+    drill would be refused; 64 bad command line or file, or no kubeconfig.
     """
     import json
 
