@@ -44,6 +44,16 @@ def test_a_running_pod_is_ready() -> None:
     assert found.labels["app"] == "vllm"
 
 
+def test_probes_that_only_connect_are_told_by_their_port() -> None:
+    item = raw("vllm-5d8f-a")
+    serving = item["spec"]["containers"][0]
+    serving["ports"] = [{"name": "http", "containerPort": 8000}]
+    serving["readinessProbe"] = {"tcpSocket": {"port": "http"}}
+    serving["livenessProbe"] = {"tcpSocket": {"port": 9000}}
+    serving["startupProbe"] = {"httpGet": {"path": "/health", "port": 8000}}
+    assert slim(item).facts["tcp_probes"] == (8000, 9000)
+
+
 def edited(**changes: Json) -> Json:
     item = raw("vllm-5d8f-a")
     for part, change in changes.items():

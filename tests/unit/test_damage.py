@@ -406,6 +406,35 @@ def test_a_line_that_took_the_place_of_another_breaks_the_gate(tmp_path: Path) -
     assert "1 answered arrivals have no attempt in it" in judged(run, tmp_path / "b").reason
 
 
+def gone_at(run: runs.Run, at: int) -> float:
+    """Take a line out of the ledger; returns when its attempt began."""
+    line = run.ledger.pop(at)
+    run.recount()
+    return float(line["start"])
+
+
+@pytest.mark.parametrize(("since", "until", "good"), [(-1.0, 1.0, True), (-1.0, None, True), (1.0, 2.0, False)])
+def test_what_a_new_replica_answered_before_its_proxy_stood_is_not_missed(
+    tmp_path: Path, since: float, until: float | None, good: bool
+) -> None:
+    run = runs.healthy()
+    at = gone_at(run, 1900)
+    times = {"since_mono": at + since, "until_mono": None if until is None else at + until}
+    run.tell(runs.END - 1.0, "ledger.gap", replica=runs.VICTIM, **times)
+    run.events.sort(key=lambda event: event["mono"])
+    assert ("answered arrivals have no attempt" in judged(run, tmp_path).reason) is not good
+
+
+@pytest.mark.parametrize(("wrong_s", "good"), [(0.02, True), (0.005, False)])
+def test_an_attempt_may_begin_too_early_by_what_its_clock_may_be_wrong(
+    tmp_path: Path, wrong_s: float, good: bool
+) -> None:
+    run = runs.healthy()
+    run.ledger[1900]["start"] -= 0.015
+    run.of("collected")[0]["clock_error_s"] = wrong_s
+    assert ("begin before the client sent" in judged(run, tmp_path).reason) is not good
+
+
 @pytest.mark.parametrize("other", [None, "ffffffff-900-0"])
 def test_an_attempt_that_lost_its_name_breaks_the_gate(tmp_path: Path, other: str | None) -> None:
     run = runs.healthy()
