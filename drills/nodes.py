@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from drills.model import Host, Json
+from drills.model import Host, Json, Replica
 
 
 class GpuNode(Protocol):
@@ -22,8 +22,8 @@ class GpuNode(Protocol):
     def smi(self) -> list[str]:
         """Return the command that runs the node's own nvidia-smi from the helper. Raises Refused."""
 
-    def refusals(self) -> list[str]:
-        """Return why nobody may work on the node now, a sentence each. Reads only."""
+    def refusals(self, victims: Sequence[Replica]) -> list[str]:
+        """Return why nobody may work on the node now, or could come back to it, a sentence each. Reads only."""
 
     def state(self) -> Json:
         """Return {"unschedulable", "allocatable": GPUs or None, "labels": those of NVIDIA, "marks"} of the node."""

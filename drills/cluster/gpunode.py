@@ -16,8 +16,9 @@ from drills.access.kubetypes import NODES, PODS, ClusterError
 from drills.access.nodemarks import Problem
 from drills.cluster import resetjob, telemetry
 from drills.cluster.cordon import NodeObjects
+from drills.cluster.pods import POD
 from drills.errors import DrillError, Refused
-from drills.model import Host, Json
+from drills.model import Host, Json, Replica
 from drills.probes import gpu as gpu_program
 from drills.targetfile import Helper, Kubernetes
 
@@ -63,10 +64,13 @@ class ClusterGpuNode:
 
     # ---- what it says of itself ------------------------------------------------------------------------
 
-    def refusals(self) -> list[str]:
-        """Return why nobody may work on the node now."""
+    def refusals(self, victims: Sequence[Replica]) -> list[str]:
+        """Return why nobody may work on the node now, or could come back to it."""
         node = self._read()
         found = [*telemetry.others_at_work(node, run=""), *self._pending()]
+        for victim in victims:
+            pod = self._api.find(PODS, self.namespace, victim.labels.get(POD, victim.name))
+            found += telemetry.keeps_off(node, pod) if pod else ()
         found += [why for why in (telemetry.not_ready(node), self._account(), self._own_node()) if why]
         return found
 
@@ -107,7 +111,9 @@ class ClusterGpuNode:
         return {
             "unschedulable": bool((node.get("spec") or {}).get("unschedulable")),
             "allocatable": nodemarks.offered(node),
-            "labels": {key: value for key, value in nodemarks.labels_of(node).items() if key.startswith("nvidia.com/")},
+            "labels": {
+                key: value for key, value in nodemarks.labels_of(node).items() if key.startswith(telemetry.DEPLOY)
+            },
             "marks": {key: said[key] for key in (nodemarks.MARK, nodemarks.ENDED, nodemarks.HUMAN) if key in said},
         }
 

@@ -28,8 +28,7 @@ UPGRADE_AT_REST: Final = ("", "upgrade-done", "unknown")
 MIG_STATE: Final = "nvidia.com/mig.config.state"
 MIG_AT_WORK: Final = ("pending", "rebooting")
 NVSENTINEL: Final = ("dgxc.nvidia.com/nvsentinel", "quarantineHealthEvent", "nvsentinel")
-#: Taints that are no sign of anybody: they come with a cordon, or say what kind of node it is.
-PLAIN_TAINTS: Final = ("nvidia.com/gpu", "node.kubernetes.io/unschedulable", "node-role.kubernetes.io/")
+CORDON_TAINT: Final = "node.kubernetes.io/unschedulable"
 
 
 def pausable(labels: Mapping[str, str]) -> dict[str, str]:
@@ -67,9 +66,25 @@ def others_at_work(node: Json, run: str) -> Iterator[str]:
     for key in sorted({*labels, *said}):
         if key.startswith(NVSENTINEL):
             yield f"node {name}: NVSentinel is at work there: {key} is {(labels.get(key) or said.get(key) or '')[:80]}"
-    for taint in spec.get("taints") or ():
-        if not str(taint.get("key")).startswith(PLAIN_TAINTS):
-            yield f"node {name}: carries the taint {taint.get('key')}, so somebody keeps pods off it"
+
+
+def keeps_off(node: Json, pod: Json) -> Iterator[str]:
+    """Say which taints of the node the pod does not tolerate: its successor could not come back to it."""
+    tolerations = (pod.get("spec") or {}).get("tolerations") or []
+    for taint in (node.get("spec") or {}).get("taints") or ():
+        if taint.get("effect") == "PreferNoSchedule" or taint.get("key") == CORDON_TAINT:
+            continue
+        if not any(_tolerates(one, taint) for one in tolerations):
+            name, key = node["metadata"]["name"], taint.get("key")
+            yield f"node {name}: carries the taint {key}, which pod {pod['metadata']['name']} does not tolerate"
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint.get("key"))
+    return toleration.get("key") == taint.get("key") and toleration.get("value", "") == taint.get("value", "")
 
 
 def not_ready(node: Json) -> str | None:

@@ -77,9 +77,10 @@ class Deed:
         for name in (name for names in self.jobs.values() for name in names):
             if self.node.reset(name) is not None:
                 raise Refused(f"job {name}: this reset was begun before; it is never repeated")
-        if refusals := self.node.refusals():
+        victims = [replica for replica in found if replica is not None]
+        if refusals := self.node.refusals(victims):
             raise Refused(f"{'; '.join(refusals)}; nothing was touched")
-        return [replica for replica in found if replica is not None]
+        return victims
 
     def _await_budget(self, victims: Sequence[Replica]) -> None:
         """Wait until the budgets let the replicas go. Refused when they do not in time: nothing was touched."""

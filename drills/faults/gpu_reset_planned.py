@@ -58,7 +58,7 @@ class PlannedReset:
             yield f"the victims are on several nodes ({', '.join(hosts)}): one reset drill is for one node"
             return
         node = _node(target, victims[0].host)
-        yield from node.refusals()
+        yield from node.refusals(victims)
         now, survey = node.look(), node.survey()
         yield from gpu_preflight.of_machine(now)
         yield from gpu_preflight.of_modules(node.host, now)

@@ -120,7 +120,8 @@ class Node:
         where = {"device": "/dev/nvidia0", "gpu": gpu, "pod": pod, "ppid": 1, "parents": [1]}
         return {"pid": pid, "start": 1, "title": title, "state": state, **where}
 
-    def refusals(self) -> list[str]:
+    def refusals(self, victims: Sequence[Replica]) -> list[str]:
+        assert victims
         return [*self.refused, *telemetry.others_at_work(self.nodes.get("n1"), run="")]
 
     def state(self) -> Json:

@@ -54,12 +54,29 @@ def test_a_cordon_by_others_is_a_reason_and_our_own_is_none() -> None:
     assert "run 0123abcd has left its mark" in at_work(node, "ffffffff")
 
 
-def test_taints_that_somebody_put_there_are_a_reason() -> None:
+@pytest.mark.parametrize(
+    ("tolerations", "comes_back"),
+    [
+        ([], False),
+        ([{"key": "pool", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}], True),
+        ([{"key": "pool", "value": "gpu"}], True),
+        ([{"key": "pool", "value": "cpu"}], False),
+        ([{"key": "pool", "operator": "Exists", "effect": "NoExecute"}], False),
+        ([{"key": "pool", "operator": "Exists"}], True),
+        ([{"operator": "Exists"}], True),
+    ],
+)
+def test_a_taint_is_a_reason_when_the_replica_could_not_come_back(tolerations: list[Json], comes_back: bool) -> None:
     node = node_object()
-    node["spec"]["taints"] = [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]
-    assert at_work(node) == ""
-    node["spec"]["taints"].append({"key": "maintenance", "effect": "NoExecute"})
-    assert "taint maintenance" in at_work(node)
+    node["spec"]["taints"] = [
+        {"key": "pool", "value": "gpu", "effect": "NoSchedule"},
+        {"key": "maybe", "effect": "PreferNoSchedule"},
+        {"key": telemetry.CORDON_TAINT, "effect": "NoSchedule"},
+    ]
+    pod = {"metadata": {"name": "vllm-x"}, "spec": {"tolerations": tolerations}}
+    said = "; ".join(telemetry.keeps_off(node, pod))
+    assert (said == "") is comes_back
+    assert comes_back or "taint pool, which pod vllm-x does not tolerate" in said
 
 
 def test_a_note_for_a_person_is_a_reason() -> None:
