@@ -41,6 +41,7 @@ def _unattended(names: Sequence[str], options: Options, echo: Callable[[str], No
     """
     target = session.target_spec(options)
     month = Month(options.reports, datetime.now(UTC), target.name, [session.experiment(name).name for name in names])
+    month.write()  # from now on it is known what was asked for, whatever becomes of us
     try:
         repaired = upkeep.put_back_leftovers(options, echo)
         code = session.run(names, options, echo, settle_first=repaired, told=month.ended)

@@ -26,8 +26,9 @@ ENDED: Final = {EXIT_REFUSED: "refused", EXIT_STOPPED: "stopped"}
 
 @dataclass(frozen=True)
 class Row:
-    """One run, as the table has it."""
+    """One run, as the table has it; `stamp` is when it began, as its folder says it."""
 
+    stamp: str
     began: str
     target: str
     drill: str
@@ -48,7 +49,8 @@ def write(reports: Path, month: str) -> Path:
 def render(reports: Path, month: str) -> str:
     """Return the index of a month, `2026-11`, as Markdown."""
     begun = date.fromisoformat(f"{month}-01")
-    rows, missing = list(_rows(reports, month)), list(_missing(reports / month))
+    rows = list(_rows(reports, month))
+    missing = list(_missing(reports / month, rows))
     lines = [f"# Drills in {begun:%B %Y}", "", _summary(rows, len(missing))]
     if rows:
         lines += [
@@ -87,6 +89,7 @@ def _row(folder: Path) -> Row:
     shown = next((name for name in ("postmortem.md", "journal.jsonl") if (folder / name).is_file()), "")
     outcome = ENDED.get(verdict.get("exit_code", 0)) or str(verdict.get("verdict") or "no verdict yet")
     return Row(
+        stamp=time,
         began=f"{time[6:8]} {time[9:11]}:{time[11:13]}",
         target=_text(plan, "target", "name"),
         drill=_text(plan, "experiment", "name"),
@@ -97,13 +100,18 @@ def _row(folder: Path) -> Row:
     )
 
 
-def _missing(folder: Path) -> Iterator[str]:
-    """Yield a line for each drill that was asked for and has no run."""
+def _missing(folder: Path, rows: list[Row]) -> Iterator[str]:
+    """Yield a line for each drill that was asked for and has no run.
+
+    Whoever was killed in the middle of one has not written down that it ran: its folder tells.
+    """
     for path in sorted(folder.glob("*.json")):
         asked = _json(path)
+        since = re.sub(r"[-:]|\..*", "", str(asked.get("began", "")))
+        ran = {row.drill for row in rows if row.target == asked.get("target") and row.stamp >= since}
         drills = asked.get("drills")
         for row in drills if isinstance(drills, list) else ():
-            if isinstance(row, dict) and not row.get("run"):
+            if isinstance(row, dict) and not row.get("run") and row.get("drill") not in ran:
                 when, target = str(asked.get("began", "?"))[:16].replace("T", " "), code(asked.get("target", "?"))
                 yield f"- {code(row.get('drill', '?'))} at {target}, {when} UTC: {prose(row.get('why') or 'not known')}"
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from drills import cli, gate, opening, session, suite, upkeep
 from drills.errors import DrillError, NotRestored, Refused
 from drills.experiment import Experiment
+from drills.months import Month
 from drills.options import Options
 from drills.report import index
 from drills.session import Told
@@ -22,9 +24,9 @@ from drills.session import Told
 FOUR = ["upstream-delay", "packet-loss", "pod-kill", "gpu-reset"]
 
 
-def folder_of(reports: Path, drill: str, number: int, month: str = "202611", **verdict: Any) -> Path:
+def folder_of(reports: Path, drill: str, number: int, month: str = "202611", day: str = "", **verdict: Any) -> Path:
     """Write what the index reads of a run."""
-    folder = reports / "runs" / f"{month}01T02000{number}Z-{drill}-0000000{number}"
+    folder = reports / "runs" / f"{month}{day or f'01T02000{number}'}Z-{drill}-0000000{number}"
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps({"experiment": {"name": drill}, "target": {"name": "lab"}}))
     (folder / "journal.jsonl").write_text("{}\n")
@@ -156,6 +158,39 @@ def test_what_was_known_is_kept_whenever_the_driver_dies(ran: Ran) -> None:
         with pytest.raises(Died):
             ran()
     assert [bool(row["run"]) for row in ran.record()["drills"]] == [True, False, False, False]
+
+
+def test_a_driver_that_is_killed_in_its_first_drill_leaves_word_of_the_others(ran: Ran) -> None:
+    class Died(BaseException):
+        pass
+
+    def die(one: Experiment, *_: Any) -> Told:
+        folder_of(ran.reports, one.name, 1, month=f"{datetime.now(UTC):%Y%m}", day=f"{datetime.now(UTC):%dT%H%M%S}")
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_run_one", die)
+        patch.setattr(Month, "write", kill_at(2, Month.write, Died))
+        with pytest.raises(Died):
+            ran()
+    month = f"{datetime.now(UTC):%Y-%m}"
+    text = index.render(ran.reports, month)
+    assert [bool(row["run"]) for row in ran.record()["drills"]] == [False] * 4
+    assert text.count("not begun") == 3
+    assert "- `upstream-delay`" not in text, "it has a run"
+
+
+def kill_at(number: int, write: Callable[[Any], Path], death: type[BaseException]) -> Callable[[Any], Path]:
+    """Return a `write` that dies the given time, and does nothing afterwards."""
+    calls: list[int] = []
+
+    def one(month: Any) -> Path:
+        calls.append(1)
+        if len(calls) >= number:
+            raise death
+        return write(month)
+
+    return one
 
 
 def test_every_report_and_the_month_are_published_and_a_failure_changes_no_code(ran: Ran, tmp_path: Path) -> None:
