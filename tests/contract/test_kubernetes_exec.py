@@ -69,14 +69,14 @@ Run = Callable[..., Completed]
 
 @pytest.fixture
 def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    def run(make: Callable[[list[Server]], Script], *, timeout_s: float = 2.0, stdin: str | None = None) -> Completed:
+    def run(make: Callable[[list[Server]], Script], *, timeout_s: float = 2.0, **more: Any) -> Completed:
         servers: list[Server] = []
         script = make(servers)
         with Server(script) as server:
             servers.append(server)
             monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, f"http://127.0.0.1:{server.port}")))
             api = connect(limits=Limits(connect_s=0.5, read_s=0.5, deadline_s=1.0))
-            done = kubeexec.run(api, "llm", "vllm-0", "vllm", ["echo", "a b&c"], timeout_s=timeout_s, stdin=stdin)
+            done = kubeexec.run(api, "llm", "vllm-0", "vllm", ["echo", "a b&c"], timeout_s=timeout_s, **more)
             assert f"authorization: bearer {TOKEN}" in server.requests[0].decode().lower()
             return done
 
@@ -87,6 +87,15 @@ def test_output_errors_and_exit_code_come_apart(execute: Run) -> None:
     frames = (frame(1, b"out "), frame(2, b"err"), frame(1, "put é".encode()), frame(3, json.dumps(failed(3)).encode()))
     done = execute(lambda servers: upgraded(sends(*frames), servers))
     assert (done.rc, done.out, done.err, done.timed_out) == (3, "out put é", "err", False)
+
+
+def test_a_sink_takes_the_output_byte_for_byte_as_it_comes(execute: Run) -> None:
+    parts, taken = [bytes(range(256)), b"", b"\xff\x00", b"\xc3"], bytearray()
+    frames = [frame(1, part) for part in parts]
+    frames += [frame(2, b"tar: note"), frame(3, json.dumps(SUCCESS).encode())]
+    done = execute(lambda servers: upgraded(sends(*frames), servers), sink=taken.extend)
+    assert (done.rc, done.out, done.err) == (0, "", "tar: note")
+    assert bytes(taken) == b"".join(parts)
 
 
 def test_success_is_zero(execute: Run) -> None:
