@@ -266,7 +266,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "completion": _completion,
     "metrics.names": _metrics,
     "alert": _alert,
-    "notified": lambda d: f"notification received: {code(d.get('alert'))} {prose(d.get('status'))}",
+    "notified": lambda d: f"{_told(d)}: {code(d.get('alert'))} {prose(d.get('status'))}",
     "guard": _guard,
     "signal": lambda d: f"**signal** {code(d.get('signal'))}",
     "stop": lambda d: f"**stopped** by {code(d.get('by'))} ({prose(d.get('how'))})",
@@ -283,3 +283,8 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "left": _left,
     "end": lambda d: f"run {prose(d.get('status'))}{_because(d)}",
 }
+
+
+def _told(data: Json) -> str:
+    """Say how it is known: from the receiver itself, or from the counters of whoever sent it."""
+    return "notification sent by Alertmanager" if data.get("source") == "alertmanager" else "notification received"
