@@ -11,7 +11,7 @@ from drills.clock import Clock
 from drills.errors import DrillError
 from drills.model import Embedded, Fault, HasRights, Json, Phase, Replica, Shared, SharesMonitoring, Target
 from drills.probes import completion, http
-from drills.probes.alerts import is_page
+from drills.probes.alerts import concerns, is_page
 from drills.probes.http import ProbeError
 from drills.probes.prometheus import prometheus_of
 from drills.watch import model_of
@@ -88,7 +88,7 @@ def firing(target: Target) -> list[str]:
 def _on_the_service(labels: Json, target: Target) -> bool:
     """Whether an alert may be of the service: one that names another in a label of ours is not."""
     ours = target.alert_labels if isinstance(target, SharesMonitoring) else {}
-    return all(labels.get(key, value) == value for key, value in ours.items())
+    return concerns(labels, ours)
 
 
 def settle(target: Target, clock: Clock, *, stopping: Callable[[], bool], say: Callable[[str], None]) -> bool:

@@ -108,6 +108,12 @@ class TargetSpec:
             found.add("HasNetwork")
         return frozenset(found)
 
+    def service_labels(self) -> dict[str, str]:
+        """Return labels of which an alert of this service, if it has them, has these values."""
+        if self.kubernetes and not self.alerts_labels:
+            return {"namespace": self.kubernetes.namespace}
+        return dict(self.alerts_labels)
+
     def require_supported(self) -> None:
         """Raise UsageError for what can be declared but not drilled yet."""
         if self.kind not in (LAB, "kubernetes"):
@@ -135,7 +141,12 @@ class TargetSpec:
             "expected_replicas": self.expected_replicas,
             "capacity_per_replica": self.capacity_per_replica,
             "live_load": self.live_load,
-            "alerts": {"mode": self.alerts_mode, "latency_s": self.alert_latency_s, "labels": dict(self.alerts_labels)}
+            "alerts": {
+                "mode": self.alerts_mode,
+                "latency_s": self.alert_latency_s,
+                "labels": dict(self.alerts_labels),
+                "service": self.service_labels(),
+            }
             | ({"times": asdict(self.alert_times)} if self.alert_times else {}),
             "lab": asdict(self.lab) if self.lab else None,
         }

@@ -12,7 +12,7 @@ from typing import Any
 from drills.errors import DrillError
 from drills.model import Embedded, HasEvents, HasGpus, Json, Replica, Target
 from drills.probes import completion, gpu_host, health, http, notified, promql, router, vllm
-from drills.probes.alerts import AlertWatch, is_page, wall
+from drills.probes.alerts import AlertWatch, concerns, is_page, wall
 from drills.probes.http import ProbeError
 from drills.probes.prometheus import alertmanager_of, prometheus_of
 from drills.probes.sampler import Job
@@ -227,8 +227,9 @@ class Watch:
     def _alert(self, event: str, data: Json) -> None:
         with self.lock:
             key = f"{data['source']} {data['alert']} {data['labels']}"
+            mine = concerns(data["labels"], (self.plan["target"].get("alerts") or {}).get("service") or {})
             page = is_page(data["labels"] | {"alertname": data["alert"]})
-            self.firing[key] = page and data["state"] in ("firing", "pending")
+            self.firing[key] = mine and page and data["state"] in ("firing", "pending")
         self.tell(event, data)
 
     def _look_at_gpus(self) -> Json | None:

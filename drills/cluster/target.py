@@ -66,7 +66,7 @@ class KubernetesTarget(Fronted):
         self._reached: set[tuple[str, str]] = set()  # run, and node with a helper of it
         self._changes = Changes(api, self.where.namespace, self._selectors, self._slim, self._slots)
         self._hands = Hands(api, self.where.namespace, self._pods, self._changes.disrupted)
-        self.alert_labels = dict(spec.alerts_labels) or {"namespace": self.where.namespace}
+        self.alert_labels = spec.service_labels()
         found = self._pods()
         self._refuse_nobody(found)
         self.expected_replicas = self._expected(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from drills.model import Json
@@ -16,6 +16,11 @@ NO_PAGE = frozenset({"ticket", "warning", "info", "none"})
 def is_page(labels: Json) -> bool:
     """Whether an alert with these labels means that somebody has to act now."""
     return labels.get("severity") not in NO_PAGE and labels.get("alertname") != "Watchdog"
+
+
+def concerns(labels: Json, service: Mapping[str, str]) -> bool:
+    """Whether an alert may be of a service: one with another value of one of its labels is of another."""
+    return all(labels.get(key, value) == value for key, value in service.items())
 
 
 class AlertWatch:

@@ -25,7 +25,8 @@ def expected(facts: Facts) -> list[str]:
 
 def unexpected_pages(facts: Facts) -> list[str]:
     """Return the names of pages that no check waits for and that fired after the zero, in order of their firing."""
-    firing = [e for e in facts.of("alert") if e.data.get("state") == "firing" and _wakes(e.data.get("labels") or {})]
+    pages = [e for e in facts.of("alert") if _wakes(e.data.get("labels") or {}) and _of_service(facts, e)]
+    firing = [e for e in pages if e.data.get("state") == "firing"]
     names = {str(e.data.get("alert")) for e in firing} - set(expected(facts))
     fired = {name: moment for name in sorted(names) if (moment := fired_at(facts, name))}
     return sorted(fired, key=lambda name: fired[name][0])
@@ -33,6 +34,13 @@ def unexpected_pages(facts: Facts) -> list[str]:
 
 def _wakes(labels: Json) -> bool:
     return labels.get("severity") not in WAKES_NOBODY and labels.get("alertname") != "Watchdog"
+
+
+def _of_service(facts: Facts, event: Event) -> bool:
+    """Whether an alert may be of this service: one with another value of one of its labels is of another."""
+    service = (facts.target.get("alerts") or {}).get("service") or {}
+    labels = event.data.get("labels") or {}
+    return all(labels.get(key, value) == value for key, value in service.items())
 
 
 def when(facts: Facts, alert: str, state: str) -> Event | None:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from drills import gate
 from drills.faults.engine_hang import EngineHang
 from drills.faults.gpu_reset import GpuReset
@@ -57,6 +59,18 @@ def test_alerts_that_cannot_be_read_refuse() -> None:
     unreachable = cast("Target", SimpleNamespace(prometheus="http://127.0.0.1:9"))
     [found] = gate.firing(unreachable)
     assert "cannot be read" in found
+
+
+def test_a_page_of_another_service_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says nothing of a service may be of this one."""
+
+    def fires(**labels: str) -> list[str]:
+        alert = {"labels": {"alertname": "Down", "severity": "page"} | labels, "state": "firing"}
+        monkeypatch.setattr(gate, "prometheus_of", lambda _target: SimpleNamespace(alerts=lambda: [alert]))
+        return gate.firing(target(None, alert_labels={"namespace": "llm"}))
+
+    assert fires(namespace="other") == []
+    assert fires(namespace="llm") == fires() == ["alerts: Down fires already: this is an incident, not a drill"]
 
 
 def test_a_drill_that_would_end_outside_its_window_refuses() -> None:

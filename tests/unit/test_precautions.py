@@ -121,6 +121,15 @@ def test_the_postmortem_tells_what_others_and_the_autoscaler_did(tmp_path: Path)
     assert "changed by others: Deployment vllm: specification a1 → b2" in text.split("## Verdict")[0]
 
 
+def test_a_page_of_another_service_is_not_among_the_unexpected(tmp_path: Path) -> None:
+    run = runs.healthy()
+    labels = {"severity": "page", "namespace": "other"}
+    run.tell(HIT + 3, "alert", alert="Elsewhere", labels=labels, source="prometheus", state="firing")
+    assert "not expected: `Elsewhere`" in postmortem(run, tmp_path / "a")
+    run.plan["target"]["alerts"] = {"mode": "page", "service": {"namespace": "llm"}}
+    assert "not expected: `Elsewhere`" not in postmortem(run, tmp_path / "b")
+
+
 def test_the_postmortem_names_the_query_that_ended_the_run(tmp_path: Path) -> None:
     run = runs.healthy()
     run.tell(HIT + 5, "guard", guard="stop_if", value=1.0, bound=0, query="x > bool 1")
