@@ -165,6 +165,12 @@ class Kubernetes(Params):
     ledger: bool = False  # put a ledger proxy in front of each engine for the time of a run
     nvidia_smi: Line | None = None  # its path on the nodes; None: where drivers, the GPU operator and GKE put it
 
+    @model_validator(mode="after")
+    def _ledger_has_a_place(self) -> Self:
+        if self.ledger and self.helper is None:
+            raise ValueError("ledger: true needs `helper`: the proxies run in it")
+        return self
+
 
 class GpuHost(Params):
     """A GPU host that is reached over SSH."""

@@ -382,7 +382,7 @@ def test_its_state_is_said_in_a_few_words(target: KubernetesTarget, spec: Target
 
 
 def test_who_only_looks_cannot_change_anything(target: KubernetesTarget, store: Store, spec: TargetSpec) -> None:
-    looking = cluster._target(spec, read_only=True)
+    looking = cluster._target(spec, cluster._api(spec, read_only=True))
     victim = by_name(looking)["vllm-1"]
     begun = len(store.asked)
     for change in (

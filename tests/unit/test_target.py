@@ -435,6 +435,13 @@ def test_a_safety_that_nobody_could_keep_is_refused(tmp_path: Path, section: str
     assert says in problem(tmp_path, without)
 
 
+def test_a_ledger_needs_a_place_for_its_proxies(tmp_path: Path) -> None:
+    with_it = GOOD.replace("port: 8000}\n    hosts", "port: 8000, ledger: true}\n    hosts")
+    assert "needs `helper`" in problem(tmp_path, with_it)
+    helped = with_it.replace("ledger: true", 'ledger: true, helper: {image: "drills:1"}')
+    assert "HasProxies" in load(tmp_path, helped).pick("staging").abilities()
+
+
 def test_what_keeps_users_safe_is_taken_in(tmp_path: Path) -> None:
     """In the lab too, which brings its own Prometheus and Alertmanager."""
     text = (
