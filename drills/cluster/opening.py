@@ -107,6 +107,7 @@ def _target(spec: TargetSpec, api: Api | None = None) -> KubernetesTarget:
     slots: dict[str, str] = {}
     receipts, _ = keeper.receipts.found()  # what their timers say takes commands on nodes, and is not asked
     for receipt in receipts:
+        keeper.run = receipt.run  # its nodes are reached through its helpers, to put it back
         beside = receipt.prior.get("bystanders")
         pinned = [*receipt.victims, *(beside if isinstance(beside, list) else ())]
         slots |= {str(one["uid"]): str(one["name"]) for one in pinned if {"uid", "name"} <= set(one)}

@@ -137,11 +137,14 @@ def grouped(process: Path) -> str:
         return ""
 
 
-def test_without_its_driver_a_recovery_takes_the_proxies_away(own_node: Path, drill: Driller, served: Served) -> None:
+@pytest.mark.parametrize("event", ["load.started", "proof.on"])
+def test_without_its_driver_a_recovery_takes_the_proxies_away(
+    own_node: Path, drill: Driller, served: Served, event: str
+) -> None:
     assert redirects(served) == []
     process = begin(drill, EXPERIMENTS / "upstream-delay.yaml")
     try:
-        folder = drill.until("load.started", process, None, within_s=150.0)
+        folder = drill.until(event, process, None, within_s=200.0)
         assert sum("-j REDIRECT" in rule for rule in redirects(served)) == 3
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=20)
@@ -152,6 +155,7 @@ def test_without_its_driver_a_recovery_takes_the_proxies_away(own_node: Path, dr
     assert redirects(served) == []
     [off] = [e for e in events(folder, "beside.proof.off") if e["data"]["receipt"].endswith(INSTRUMENT)]
     assert off["data"]["ok"] is True
+    assert all(e["data"]["ok"] for e in events(folder, "proof.off"))  # of the delay, where it was on
 
 
 def test_a_helper_that_is_killed_without_grace_costs_seconds_and_not_the_service(
