@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,18 @@ def _saved(pid: int) -> str | None:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
         if done.returncode:
             return None
-        parts.append(PASSING.sub("", done.stdout))
+        parts += [f"{kind} {line}" for line in _meant(PASSING.sub("", done.stdout))]
     return "\n".join(parts)
+
+
+def _meant(saved: str) -> Iterator[str]:
+    """Yield rules, chains and policies; a table that was looked at and holds nothing means nothing."""
+    table = ""
+    for line in saved.splitlines():
+        if line.startswith("*"):
+            table = line
+        elif line.strip() not in ("", "COMMIT") and not (line.startswith(":") and line.split()[1] == "ACCEPT"):
+            yield f"{table} {line.strip()}"
 
 
 def ours(saved: dict[int, str]) -> list[str]:
