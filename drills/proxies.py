@@ -86,7 +86,8 @@ class LedgerProxies:
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:  # noqa: ARG002 - of the protocol
         """Say for each whether a new connection leads through it, and how many go past it."""
         seen = [
-            {"what": "ledger proxy", "replica": spot["replica"], **said} for spot, said in self._looks(target, receipt)
+            {"what": "ledger proxy", "replica": spot["replica"], **{k: v for k, v in said.items() if k != "changed"}}
+            for spot, said in self._looks(target, receipt)
         ]
         up = [one.get("through") and not one.get("beside") for one in seen]
         down = [not (one.get("rules") or one.get("lives")) and "error" not in one for one in seen]

@@ -8,22 +8,31 @@ from drills.units import format_duration, format_rate, format_share
 
 def sentences(plan: Json) -> tuple[str, ...]:
     """Return the steps of a plan, one sentence each, without run id and seed."""
+    proxies = _brings_proxies(plan)
     return (
         *_about(plan),
         "take the lock of the target; refuse while another run holds it or left something to put back",
         *_production(plan["target"]),
         "preflight: read only; refuse on limits, too little headroom, others at work, or an alert that fires already",
         "gate: every replica must answer a completion of its own",
+        *(["ledger proxies in front of the engines: prove them, reset connections from before"] if proxies else []),
         f"load on: {_load(plan)}",
         f"warmup for {_s(plan['phases']['warmup_s'])}",
         f"baseline for {_s(plan['phases']['baseline_s'])}: about {_n(plan, 'baseline')} requests to compare with",
         *_silenced(plan),
         *_fault(plan),
         _recovery(plan),
-        "load off; ask every replica for a completion",
+        f"load off{'; take the ledger proxies away' if proxies else ''}; ask every replica for a completion",
         *[f"judge: {_item(check, 'check')}" for check in plan["experiment"]["checks"]],
         *[f"note: {note}" for note in plan["notes"]],
     )
+
+
+def _brings_proxies(plan: Json) -> bool:
+    """Whether the run puts ledger proxies up: in a cluster, where the target or a fault asks for them."""
+    cluster = plan["target"].get("kubernetes") or {}
+    late = any(fault["fault"] == "upstream-delay" for fault in plan["experiment"]["faults"])
+    return bool(cluster) and (late or bool(cluster.get("ledger")))
 
 
 def _about(plan: Json) -> list[str]:
