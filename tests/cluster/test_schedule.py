@@ -43,6 +43,17 @@ RESET = {"gpu-reset": ("gpu-reset: {victims: 1, how: planned}", "replica_restart
 Drills = dict[str, tuple[str, str]]
 
 
+def kubectl(kubeconfig: Path, *words: str, stdin: str | None = None) -> str:
+    """Run kubectl; returns what it says."""
+    program = build.programs() / "kubectl"
+    command = [str(program) if program.exists() else "kubectl", f"--kubeconfig={kubeconfig}", *words]
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=KUBECTL_TIMEOUT_S + 10, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 class Scheduled:
     """A target with its drills as a user has them in a folder, and the namespace of their schedule."""
 
@@ -82,13 +93,7 @@ class Scheduled:
         return self.kubectl("kustomize", str(place))
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        programs = build.programs() / "kubectl"
-        command = [str(programs) if programs.exists() else "kubectl", f"--kubeconfig={self.kubeconfig}", *words]
-        done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=KUBECTL_TIMEOUT_S + 10, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return kubectl(self.kubeconfig, *words, stdin=stdin)
 
     def apply(self) -> None:
         self.kubectl("apply", "--validate=strict", "-f", "-", stdin=self.overlaid())
@@ -171,11 +176,40 @@ def documents(text: str) -> list[Json]:
     return list(YAML(typ="safe").load_all(text))
 
 
-def test_the_api_server_takes_every_object_to_the_letter(scheduled: Scheduled) -> None:
-    scheduled.kubectl("create", "namespace", scheduled.namespace.name)
-    rendered = scheduled.render()
-    said = scheduled.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=rendered)
-    assert len(said.splitlines()) == len(documents(rendered))
+EVERYTHING = """\
+targets:
+  prod:
+    endpoint: {url: "http://llm.example/v1", model: m, api_key: {env: LLM_KEY}}
+    sla: {ttft: {p99: 1s}, e2e: {p99: 12s}, max_gap: {p99: 2s}, errors: 1%}
+    kubernetes:
+      {namespace: SERVICE, selector: "app=vllm,tier in (a, b),!canary", helper: {image: "drills:1", pull_secret: pull,
+       service_account: drill-node}}
+    router: {kind: vllm-router, metrics: "http://router.example:29000/metrics"}
+    degradation: {fallback_models: [small]}
+    prometheus: {url: "http://prometheus.example:9090", bearer: {file: /var/run/token}}
+    limits: {allow_route_faults: true, windows: ["Mon-Fri 10:00-16:00 Asia/Shanghai"]}
+    publish: {run: [cp, -r, "{folder}", "/out/{name}"], env: {TOKEN: {file: ~/.token}}}
+"""
+
+
+def test_the_api_server_takes_every_object_to_the_letter(namespace: Namespace, tmp_path: Path) -> None:
+    """All four drills, with everything that a target can ask a schedule for."""
+    (tmp_path / "drill.yaml").write_text(EVERYTHING.replace("SERVICE", namespace.name))
+    drill = Driller(tmp_path / "lab", tmp_path / "home", 0)
+    ours = f"{namespace.name}-drills"
+    ran = drill("schedule", "render", "--time-zone", "Asia/Shanghai", "--namespace", ours, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert "will be refused" in ran.err
+    kubectl(namespace.kubeconfig, "create", "namespace", ours)
+    try:
+        dry = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
+        said = kubectl(namespace.kubeconfig, *dry, stdin=ran.out)
+    finally:
+        kubectl(namespace.kubeconfig, "delete", "--wait=false", "namespace", ours)
+    found = documents(ran.out)
+    assert len(said.splitlines()) == len(found)
+    assert [one["kind"] for one in found].count("ServiceAccount") == 2
+    assert "ClusterRole" in {one["kind"] for one in found}
 
 
 def fetched(scheduled: Scheduled) -> tuple[Ran, list[Path]]:
