@@ -57,7 +57,8 @@ class LedgerProxies:
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Note what stands in their networks, and write down how the proxies will be taken away."""
         tag = receipt.removesuffix(f"-{self.name}")
-        spots = _bringing(target).aim_proxies(victims, f"{tag}p")
+        lies = f"{target.state_dir}/receipts/{receipt}.json"  # on each node; without it nothing is put up any more
+        spots = [spot | {"receipt": lies} for spot in _bringing(target).aim_proxies(victims, f"{tag}p")]
         return Receipt(
             id=receipt,
             run=run,

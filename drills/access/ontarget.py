@@ -86,7 +86,7 @@ def arm(spec: Path) -> Json:
 def undo(spec: Path) -> Json:
     """Carry out the undo steps and let go of the locks."""
     receipt = _receipt(spec)
-    steps = _carry_out(receipt["undo"])
+    steps = carry_out(receipt["undo"])
     if receipt["holds"]:
         steps.append(_release(spec, stuck_dies=all(s["ok"] for s in steps)))
     return {"ok": all(s["ok"] for s in steps), "steps": steps}
@@ -154,7 +154,7 @@ def _timer(spec: Path) -> None:
             return
         elif got.si_signo in (signal.SIGTERM, signal.SIGINT):
             break  # the machine goes down, or somebody wants us gone: undo first
-    steps = _carry_out(receipt["undo"])
+    steps = carry_out(receipt["undo"])
     _let_go(locks)
     ok = all(s["ok"] for s in steps)
     _write(_state_file(spec), {**mine, "state": "undone" if ok else "undo failed", "steps": steps, "at": time.time()})
@@ -199,7 +199,7 @@ def _release(spec: Path, *, stuck_dies: bool) -> Json:
 # ---- the steps ------------------------------------------------------------------------------------------
 
 
-def _carry_out(steps: list[Json]) -> list[Json]:
+def carry_out(steps: list[Json]) -> list[Json]:
     """Carry out every step, newest first; one that fails does not stop the others."""
     return [_one(step) for step in reversed(steps)]
 

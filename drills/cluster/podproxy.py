@@ -27,7 +27,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from drills.access import iptables, procs
+from drills.access import iptables, ontarget, procs
 from drills.access.iptables import Rule
 from drills.access.local import LocalHost
 from drills.cluster import oldlinks
@@ -103,6 +103,9 @@ def up(spot: Json) -> Json:
     (folder / "proxy.json").write_text(json.dumps({"pid": status["pid"], "start": procs.start(status["pid"])}))
     rules = [Rule(CHAIN, "jump", tuple(spot[name])) for name in ("keep", "rule")]
     iptables.restore(HOST, prefix, spot["iptables"], rules, table=TABLE)
+    if _called_off(spot):  # by a recovery, after whoever gave this order had died
+        ontarget.carry_out(undo([spot]))
+        raise DrillError("it was called off meanwhile")
     _until_through(spot)
     return {"let_go": oldlinks.let_go(prefix, spot["ip"], spot["port"])}
 
@@ -138,6 +141,11 @@ def collect(spot: Json) -> Json:
 
 
 # ---- inside --------------------------------------------------------------------------------------------
+
+
+def _called_off(spot: Json) -> bool:
+    receipt = spot.get("receipt")
+    return not (Path(spot["folder"]) / "lives").exists() or not (receipt is None or Path(receipt).exists())
 
 
 def rule(spot: Json, listen: int, tag: str) -> Rule:

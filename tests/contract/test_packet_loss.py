@@ -80,7 +80,7 @@ def space(request: pytest.FixtureRequest) -> Iterator[Namespace]:
 
 
 def carry_out(steps: list[Json]) -> list[Json]:
-    return ontarget._carry_out(steps)
+    return ontarget.carry_out(steps)
 
 
 def test_only_our_rule_and_our_chain_go_and_others_stay_in_their_order(space: Namespace) -> None:

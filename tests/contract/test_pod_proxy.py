@@ -169,7 +169,7 @@ def test_traffic_goes_through_and_everything_goes_again(pod: Pod) -> None:
     )  # fmt: skip
     [seen] = pod.told("collect", spot)["attempts"]
     assert (seen["id"], seen["replica"], seen["close"]) == ("r-1-0", "vllm-0", "complete")
-    assert all(step["ok"] for step in ontarget._carry_out(podproxy.undo([spot])))
+    assert all(step["ok"] for step in ontarget.carry_out(podproxy.undo([spot])))
     assert not podproxy.running(Path(spot["folder"]))
     assert pod.rules() == before
     assert pod.told("look", spot)["changed"] == []
@@ -205,7 +205,7 @@ def test_what_is_open_through_a_proxy_is_answered_before_it_goes(pod: Pod) -> No
     assert said(idle, "/health") == said(client, "/health") == "ok"
     client.stdin.write("/slow\n")
     client.stdin.flush()
-    assert all(step["ok"] for step in ontarget._carry_out(podproxy.undo([spot])))
+    assert all(step["ok"] for step in ontarget.carry_out(podproxy.undo([spot])))
     assert client.stdout.readline().strip() == "ok"
     assert said(idle, "/health") in (
         "RemoteDisconnected",
@@ -223,6 +223,14 @@ def test_a_proxy_that_dies_or_hangs_is_passed_by_soon(pod: Pod, how: str) -> Non
     assert pod.told("look", spot) | {"changed": []} == {
         "lives": how == "SIGSTOP", "rules": 2, "through": False, "beside": 0, "changed": []
     }  # fmt: skip
+
+
+def test_an_order_that_was_called_off_leaves_nothing(pod: Pod) -> None:
+    before = pod.rules()
+    said = pod.told("up", pod.spot() | {"receipt": str(pod.folder / "gone.json")})
+    assert "called off" in said["error"]
+    assert pod.rules() == before
+    assert not podproxy.running(pod.folder / "proxy")
 
 
 def test_traffic_that_somebody_else_redirects_is_left_alone(pod: Pod) -> None:

@@ -23,7 +23,7 @@ NEW = Replica("vllm-0", "u-new", "primary", "", ready=False, host="node1")
 class Bench:
     """A target whose proxies stand or fall as the test says."""
 
-    name, kind = "t", "kubernetes"
+    name, kind, state_dir = "t", "kubernetes", "/run/drill"
 
     def __init__(self) -> None:
         self.covered: set[str] = set()
