@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from drills import production, session, suite, victims, windows
-from drills.errors import UsageError
+from drills.errors import FileProblem, UsageError
 from drills.experiment import Experiment, experiment_folders
 from drills.options import Options
 from drills.plan import Plan
@@ -55,7 +55,12 @@ def wanted(names: Sequence[str], options: Options, *, schedule: str, zone: str) 
     spec = session.target_spec(options)
     production.require_flags(spec, options)
     experiments = [session.experiment(name) for name in names or suite.SUITES[suite.MONTHLY]]
-    plans = tuple(session.make_plan(one, spec, options, run="schedule", seed=0) for one in experiments)
+    try:
+        plans = tuple(session.make_plan(one, spec, options, run="schedule", seed=0) for one in experiments)
+    except FileProblem as error:
+        if names:
+            raise
+        raise UsageError(f"{error}; or name the drills that are to be scheduled") from None
     try:
         parsed, zone = cron.parse(schedule), cron.check_zone(zone)
     except ValueError as error:

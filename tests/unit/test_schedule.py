@@ -282,6 +282,8 @@ def test_a_drill_that_cannot_be_done_there_is_refused_before_it_is_scheduled(fol
     path.write_text(path.read_text().replace("pod-kill: {how: delete}", "pod-kill: {how: kill-process}"))
     with pytest.raises((FileProblem, Refused), match=r"kubernetes\.helper"):
         planned("killed", target="Weird_Name")
+    with pytest.raises(UsageError, match="or name the drills that are to be scheduled"):
+        planned(target="staging")
 
 
 def test_an_image_has_to_be_named_and_a_lab_is_in_no_cluster() -> None:
