@@ -38,13 +38,20 @@ class Month:
         self.rows[self._done] |= {"run": run, "exit_code": told.code, "why": said}
         self._done += 1
         self.data["exit_code"] = worst(row["exit_code"] for row in self.rows[: self._done])
-        self.write()
+        self.kept()
 
     def failed(self, error: DrillError) -> None:
         """Write down why no other drill was begun."""
         for row in self.rows[self._done :]:
             row["why"] = str(error)
         self.data["exit_code"] = error.exit_code
+
+    def kept(self) -> str:
+        """Write what is known, and say where; that it cannot be written ends no suite and hides no exit code."""
+        try:
+            return f"index: {self.write()}"
+        except (OSError, DrillError) as error:
+            return f"index: not written: {error}"
 
     def write(self) -> Path:
         """Write what is known, and the index; returns that. Raises FileProblem."""

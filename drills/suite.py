@@ -49,7 +49,7 @@ def _unattended(names: Sequence[str], options: Options, echo: Callable[[str], No
         month.failed(error)
         raise
     finally:
-        echo(f"index: {month.write()}")
+        echo(month.kept())
         if target.publish:
             stop = StopFlag()
             with signals.told(stop.set):

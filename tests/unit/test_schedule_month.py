@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -191,6 +192,22 @@ def kill_at(number: int, write: Callable[[Any], Path], death: type[BaseException
         return write(month)
 
     return one
+
+
+def test_an_index_that_cannot_be_written_hides_no_exit_code(ran: Ran) -> None:
+    def unwritable(*_: Any) -> Told:
+        [folder] = ran.reports.glob("????-??")
+        if folder.is_dir():
+            shutil.rmtree(folder)
+            folder.write_text("no folder any more")
+        return Ran.run_one(ran, *_)
+
+    ran.codes |= {"packet-loss": 5}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_run_one", unwritable)
+        assert ran() == 5
+    assert ran.begun == ["upstream-delay", "packet-loss"]
+    assert "index: not written" in ran.said[-1]
 
 
 def test_every_report_and_the_month_are_published_and_a_failure_changes_no_code(ran: Ran, tmp_path: Path) -> None:
