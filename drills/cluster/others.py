@@ -25,6 +25,8 @@ RESOURCES: Final = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFULSETS, "Rep
 LEAVING: Final = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption")
 #: The fault that cordons the nodes of its victims itself.
 CORDONS: Final = "gpu-reset"
+#: Looked at each time, the victims' first: a look at each of hundreds would be most of what the API server does.
+NODES_MAX: Final = 20
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Hands:
 
     def changes(self, ours: Sequence[Receipt]) -> list[Json]:
         """Return what is not as it was, as {what, subject, was, now, by}."""
-        now = self.look()
+        now = self.look([str(v["host"]) for r in ours for v in r.victims if "host" in v])
         if self._before is None:
             self._before = now
         was = self._before
@@ -106,15 +108,16 @@ class Hands:
 
     # ---- looking ---------------------------------------------------------------------------------------
 
-    def look(self) -> Look:
-        """Return how everything is now. Raises ClusterError."""
+    def look(self, first: Sequence[str] = ()) -> Look:
+        """Return how everything is now; of very many nodes those `first` and some more. Raises ClusterError."""
         pods = [pod for pod in self._pods() if not pod.ended]
         owners = sorted({self._top(pod.owner) for pod in pods if pod.owner is not None}, key=_name)
         workloads = {owner: one for owner in owners if (one := self._workload(owner)) is not None}
         if self._before is not None:  # one whose pods are all gone may be gone itself
             missing = [owner for owner in self._before.workloads if owner not in workloads]
             workloads |= {owner: one for owner in missing if (one := self._workload(owner)) is not None}
-        nodes = sorted({pod.node for pod in pods if pod.node}) if self._may_see_nodes() else []
+        there = sorted({pod.node for pod in pods if pod.node}, key=lambda node: (node not in first, node))
+        nodes = there[:NODES_MAX] if self._may_see_nodes() else []
         disrupted = {pod.uid: (pod.name, why) for pod in pods if (why := disruption(pod))}
         return Look(
             workloads, self._scalers(workloads), {n: self._node(n) for n in nodes}, {**self._seen(), **disrupted}

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from drills import opening
-from drills.cluster.others import workload
+from drills.cluster.others import NODES_MAX, workload
 from drills.cluster.target import KubernetesTarget
 from drills.errors import Refused
 from drills.model import Json, Receipt
 from drills.options import Options
 from drills.target import load_target
-from tests.contract.kube_api import Store, deployment, serving
+from tests.contract.kube_api import Store, deployment, pod, serving
 from tests.contract.kube_talk import kubeconfig
 from tests.contract.test_kubernetes_target import DECLARED
 
@@ -185,6 +185,23 @@ def test_an_eviction_that_was_over_between_two_looks_is_still_known(store: Store
     store.drop("pods", "vllm-5d8f-a")
     [found] = target.changes_by_others([])
     assert (found["subject"], found["now"]) == ("pod vllm-5d8f-a", "evicted")
+
+
+def test_of_very_many_nodes_the_victims_are_looked_at(store: Store, target: KubernetesTarget) -> None:
+    for number in range(NODES_MAX + 5):
+        name = f"other-{number:02}"
+        store.put("nodes", {"metadata": {"name": name, "namespace": ""}, "spec": {}})
+        put = pod(f"vllm-5d8f-{number}")
+        put["spec"]["nodeName"] = name
+        store.put("pods", put)
+    last = f"other-{NODES_MAX + 4:02}"
+    store.asked.clear()
+    target.others_at_work()
+    assert len([path for _, path in store.asked if "/nodes/" in path]) == NODES_MAX
+    edited("nodes", last, "", spec={"unschedulable": True})(store)
+    assert target.changes_by_others([receipt("pod-kill", host="node-1")]) == []
+    [found] = target.changes_by_others([receipt("pod-kill", host=last)])
+    assert found["subject"] == f"node {last}"
 
 
 def test_a_server_that_cannot_be_asked_is_no_change(store: Store, target: KubernetesTarget) -> None:
