@@ -136,6 +136,12 @@ def worth_saying(event: str, data: Json) -> str | None:
             return f"{data['replica']}: {data['change']}"
         case "alert" if data["source"] == "prometheus" and "firing" in (data["state"], data["was"]):
             return f"alert {data['alert']}: {'over' if data['state'] == 'inactive' else data['state']}"
+        case "beside.inject.step" if "matchers" in data:
+            return f"silenced: {data['matchers']}, until {data['until']}"
+        case "announced":
+            return f"{data['what']} of the drill announced" + (f": FAILED: {data['error']}" if "error" in data else "")
+        case "scaled" | "scaled.back":
+            return f"{data['subject']}: {event} {data['was']} → {data['now']}, by {data['by']}"
         case "notified":
             return f"alert {data['alert']}: notified, {data['status']}"
     return None

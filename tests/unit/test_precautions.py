@@ -10,6 +10,7 @@ import pytest
 
 from drills import verdict
 from drills.checks.alert import Alert
+from drills.live import worth_saying
 from drills.model import Json, Verdict
 from drills.report import run as report
 from drills.target import TargetSpec, lab_target
@@ -134,3 +135,20 @@ def test_the_postmortem_names_the_query_that_ended_the_run(tmp_path: Path) -> No
     run = runs.healthy()
     run.tell(HIT + 5, "guard", guard="stop_if", value=1.0, bound=0, query="x > bool 1")
     assert "**guard** stop_if `x > bool 1`: 1, bound 0" in postmortem(run, tmp_path).replace("`stop_if`", "stop_if")
+
+
+@pytest.mark.parametrize(
+    ("event", "data", "said"),
+    [
+        (
+            "beside.inject.step",
+            {"step": "silence.0", "matchers": 'alertname="Down"', "until": "12:00"},
+            'silenced: alertname="Down", until 12:00',
+        ),
+        ("announced", {"what": "end", "error": "timed out"}, "end of the drill announced: FAILED: timed out"),
+        ("scaled", SCALED, "Deployment vllm: scaled 3 → 5, by autoscaler"),
+        ("beside.inject.begin", {"fault": "alert-silence"}, None),
+    ],
+)
+def test_who_watches_a_run_hears_of_it(event: str, data: Json, said: str | None) -> None:
+    assert worth_saying(event, data) == said
