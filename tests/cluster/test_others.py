@@ -147,6 +147,18 @@ def test_a_cordoned_node_refuses(drill: Driller, service: Operated, own_node: Pa
     assert f"others are at work: node {node}: is cordoned" in said
 
 
+def test_production_gets_a_tenth_of_what_users_send_which_is_nothing_here(drill: Driller, service: Operated) -> None:
+    """Counted at the engines, through the API server; readiness probes are no users."""
+    limits = "{environment: production, windows: ['Mon-Sun 00:00-24:00 UTC'], stop_if: ['vector(0)']}"
+    nobody = "    prometheus: {url: http://127.0.0.1:9}\n"
+    declare(drill.reports.parent, service, more=f"{nobody}    limits: {limits}\n")
+    said = refused(drill(*words(drill, "delete")), 3)
+    assert "target prod is production: add --confirm prod and --oncall NAME" in said
+    said = refused(drill(*words(drill, "delete"), "--confirm", "prod", "--oncall", "ada"), 3)
+    assert "production: 6/s would be added to 0/s of users (by the engines' counters)" in said
+    assert "limits.stop_if: vector(0): is not answered" in said
+
+
 # ---- during ----------------------------------------------------------------------------------------------
 
 
