@@ -56,8 +56,9 @@ def _said(facts: Facts, event: str, alert: str) -> list[Event]:
 
 
 def _seen(facts: Facts) -> list[str]:
-    """Return the names of all alerts of which anything was seen, those that were expected first."""
-    told = sorted(str(event.data.get("alert")) for event in facts.of("alert", "notified"))
+    """Return the names of all alerts of which anything was seen, those that were expected first; no announcement."""
+    ours = {str(event.data.get("alert")) for event in facts.of("announced")}
+    told = sorted({str(event.data.get("alert")) for event in facts.of("alert", "notified")} - ours)
     return list(dict.fromkeys([*(expected(facts) if told else []), *told]))
 
 

@@ -105,6 +105,17 @@ def test_the_postmortem_says_that_paging_is_not_proven(tmp_path: Path) -> None:
     assert "alert-silence" not in head  # which names the fault
 
 
+def test_the_announcement_is_no_alert_of_the_service(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.tell(runs.START - 1, "announced", what="begin", alert="DrillRunning", to="http://am", until="later")
+    labels = {"severity": "info"}
+    run.tell(runs.START + 1, "alert", alert="DrillRunning", labels=labels, source="alertmanager", state="firing")
+    run.tell(HIT + 1, "notified", alert="DrillRunning", labels=labels, status="firing")
+    text = postmortem(run, tmp_path)
+    assert "begin of the drill announced by the alert `DrillRunning`" in text
+    assert "DrillRunning" not in text.split("## Detection")[1].split("##")[0]
+
+
 SCALED: Json = {"subject": "Deployment vllm", "what": "replicas", "was": 3, "now": 5, "by": "autoscaler"}
 
 
