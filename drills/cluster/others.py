@@ -124,14 +124,14 @@ class Hands:
         )
 
     def _top(self, owner: Owner) -> Owner:
-        """Return the controller of a controller: of a ReplicaSet its Deployment."""
+        """Return the controller of a controller: of a ReplicaSet its Deployment; what is not known here is not asked."""
         if owner.kind != "ReplicaSet":
             return owner
         if owner not in self._owners:
             found = self._api.find(REPLICASETS, self._namespace, owner.name) or {}
             above = ((found.get("metadata") or {}).get("ownerReferences")) or ()
-            top = next((Owner(str(o["kind"]), str(o["name"])) for o in above if o.get("controller")), owner)
-            self._owners[owner] = top
+            known = (o for o in above if o.get("controller") and o.get("kind") in RESOURCES)
+            self._owners[owner] = next((Owner(str(o["kind"]), str(o["name"])) for o in known), owner)
         return self._owners[owner]
 
     def _workload(self, owner: Owner) -> Workload | None:

@@ -187,6 +187,16 @@ def test_an_eviction_that_was_over_between_two_looks_is_still_known(store: Store
     assert (found["subject"], found["now"]) == ("pod vllm-5d8f-a", "evicted")
 
 
+def test_under_a_controller_of_another_kind_the_replicaset_is_watched(store: Store, target: KubernetesTarget) -> None:
+    above = [{"kind": "Rollout", "name": "vllm", "controller": True}]
+    store.edit("replicasets", "vllm-5d8f", lambda item: item["metadata"].update(ownerReferences=above))
+    store.edit("replicasets", "vllm-5d8f", lambda item: item.update(status={"replicas": 3}))
+    assert target.others_at_work() == []
+    edited("replicasets", "vllm-5d8f", spec={"replicas": 2})(store)
+    [found] = target.changes_by_others([])
+    assert (found["subject"], found["what"]) == ("ReplicaSet vllm-5d8f", "replicas")
+
+
 def test_of_very_many_nodes_the_victims_are_looked_at(store: Store, target: KubernetesTarget) -> None:
     for number in range(NODES_MAX + 5):
         name = f"other-{number:02}"
