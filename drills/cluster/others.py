@@ -124,7 +124,7 @@ class Hands:
         )
 
     def _top(self, owner: Owner) -> Owner:
-        """Return the controller of a controller: of a ReplicaSet its Deployment; what is not known here is not asked."""
+        """Return the controller above: of a ReplicaSet its Deployment; of what is not known here the ReplicaSet."""
         if owner.kind != "ReplicaSet":
             return owner
         if owner not in self._owners:
