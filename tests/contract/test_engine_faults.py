@@ -128,8 +128,8 @@ def test_streams_that_outlive_the_drain_hang_until_their_clients_leave(start: St
         until(lambda: closed(engine), "the port is closed")
         assert all(talk.falls_silent(0.3) for talk in talks)
         assert not any(talk.ended or b"[DONE]" in talk.raw or b'"error"' in talk.raw for talk in talks)
+        until(lambda: not any(psutil.pid_exists(pid) and _runs(pid) for pid in engine.known), "the core has ended")
         assert engine.process.poll() is None
-        assert not any(psutil.pid_exists(pid) and _runs(pid) for pid in engine.known)
     assert engine.wait_exit() == 0
 
 
