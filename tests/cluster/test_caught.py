@@ -14,7 +14,7 @@ from drills.model import Json
 from tests.cluster.emulator import REPLICAS, SELECTOR
 from tests.cluster.example import Example
 from tests.cluster.kube import Namespace, is_ready
-from tests.cluster.test_service import ALERT, driller, run
+from tests.cluster.test_service import ALERT, PATIENT, driller, run
 from tests.lab.drilling import Driller, Ran
 
 EXPERIMENT = Path(__file__).parent / "experiments" / "caught.yaml"
@@ -62,7 +62,7 @@ def drilled(drill: Driller, service: Example, checks: str, how: str = "delete") 
 def plain(chat: Json) -> None:
     """Take helper and ledger out, and promise no more than these short runs can show."""
     del chat["kubernetes"]["helper"], chat["kubernetes"]["ledger"]
-    chat["sla"] = {"ttft": {"p99": "2s"}, "e2e": {"p99": "8s"}, "max_gap": {"p99": "4s"}, "errors": "5%"}
+    chat["sla"] = PATIENT
 
 
 def test_a_service_in_order_passes_all_of_it(drill: Driller, service: Example) -> None:
