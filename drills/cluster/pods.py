@@ -184,6 +184,7 @@ class Slots:
         """
         with self._lock:
             self._looks += 1
+            pods = list({p.uid: p for p in pods}.values())  # two looks at one pod are one pod, as it was seen last
             live = sorted((p for p in pods if p.live), key=lambda p: (p.created_wall, p.name))
             taken: dict[str, Pod] = {}
             for pod in (p for p in live if p.uid in self._slot):

@@ -178,3 +178,12 @@ def test_nobody_changes_place_and_no_place_has_two(steps: list[tuple[int, bool]]
         assert len({slot for slot, _ in found}) == len(found)
         for slot, one in found:
             assert places.setdefault(one.uid, slot) == slot
+
+
+def test_a_pod_that_is_seen_twice_keeps_its_place() -> None:
+    slots = Slots()
+    before = [made(name, created=n) for n, name in enumerate("abc")]
+    again = [made(name, created=n) for n, name in enumerate("abc")]
+    assert shown(slots.settle(before)) == {"vllm-0": "a", "vllm-1": "b", "vllm-2": "c"}
+    assert shown(slots.settle([*before, *again])) == {"vllm-0": "a", "vllm-1": "b", "vllm-2": "c"}
+    assert shown(slots.settle(again)) == {"vllm-0": "a", "vllm-1": "b", "vllm-2": "c"}
