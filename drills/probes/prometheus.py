@@ -176,7 +176,7 @@ def _text(session: requests.Session, url: str, timeout_s: float) -> str:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, requests.Timeout):
+    if isinstance(error, requests.Timeout) or "Read timed out" in str(error):  # the latter where retries are counted
         return "timed out"
     if isinstance(error, requests.ConnectionError):
         return "cannot connect"
