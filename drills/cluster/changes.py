@@ -114,10 +114,11 @@ class Changes:
             first = role not in self._listed
             self._listed.add(role)
             there = {pod.uid for pod in pods}
-            missing = [k.pod for k in self._known.values() if k.pod.role == role and k.pod.uid not in there]
+            others = [k.pod for k in self._known.values() if k.pod.uid not in there]
+            missing = [pod for pod in others if pod.role == role]
             if first:
                 self._known |= {pod.uid: _Known(pod, pod.started_wall is not None) for pod in pods}
-            self._slots.settle([*(k.pod for k in self._known.values() if k.pod not in missing), *pods])
+            self._slots.settle([*(pod for pod in others if pod.role != role), *pods])
             for pod in missing:
                 self._tell_gone(pod, "controller")
                 del self._known[pod.uid]

@@ -190,7 +190,7 @@ class Slots:
             for pod in (p for p in live if p.uid in self._slot):
                 taken.setdefault(self._slot[pod.uid], pod)
             for pod in live:
-                if taken.get(self._slot.get(pod.uid, "")) is not pod:
+                if (there := taken.get(self._slot.get(pod.uid, ""))) is None or there.uid != pod.uid:
                     place = self._place(pod, taken)
                     self._slot[pod.uid] = f"{pod.role}-{place}" if place in taken else place
                     taken[self._slot[pod.uid]] = pod

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from drills.model import Json
 from tests.cluster import node, traces
 from tests.cluster.cases import experiment
 from tests.cluster.conftest import GIVEN
@@ -71,7 +72,7 @@ def away() -> None:
         node.start(API)
 
 
-def data(folder: Path, name: str) -> list[dict[str, object]]:
+def data(folder: Path, name: str) -> list[Json]:
     """Return what the journal says of those events of the fault itself."""
     return [e["data"] for e in events(folder, name) if not e["data"].get("beside")]
 
@@ -89,10 +90,17 @@ def test_the_fault_is_over_in_time_and_the_run_ends_as_it_should(drill: Driller,
     # Nobody could be asked while the fault was on; what was put back is proven once somebody can be.
     assert [one["restored"] for one in data(folder, "revert.end")] == ["clean"], out
     assert traces.ours(traces.rules(pods)) == []
+    assert [one["ok"] for one in data(folder, "proof.off")] == [True], out
+    assert data(folder, "unreachable")
     verdict = json.loads((folder / "verdict.json").read_text())
-    assert (process.returncode, verdict["restored"]) == (0, "clean"), out
-    off = data(folder, "proof.off")
-    assert [one["ok"] for one in off] == [True], out
+    assert (verdict["restored"], verdict["left"]) == ("clean", "healthy"), out
+    # What happened to the pods meanwhile is not known, and what was not looked at does not pass.
+    assert (process.returncode, verdict["verdict"]) == (2, "inconclusive"), out
+    assert "is silent for" in verdict["reason"], out
+    [failover] = [row for row in verdict["checks"] if row["check"] == "failover"]
+    assert failover["verdict"] == "pass", out
+    names = {one["name"]: one["uid"] for one in data(folder, "gate")[0]["replicas"]}
+    assert {one["name"]: one["uid"] for one in data(folder, "left")[0]["replicas"]} == names
 
 
 def test_without_driver_and_api_server_the_timer_ends_it(drill: Driller, shared: Served) -> None:
@@ -103,7 +111,7 @@ def test_without_driver_and_api_server_the_timer_ends_it(drill: Driller, shared:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=20)
         [armed] = data(folder, "timer.armed")
-        left_s = float(str(armed["deadline_s"]))
+        left_s = float(armed["deadline_s"])
         node.stop(API)
         try:
             deadline = time.monotonic() + left_s + 30.0

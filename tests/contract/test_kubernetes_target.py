@@ -235,6 +235,15 @@ def test_pods_that_vanish_while_nobody_watches_are_gone_at_the_next_list(target:
     assert [f"{e['replica']} {e['change']}" for e in changes._events] == ["vllm-0 gone"]
 
 
+def test_a_new_list_after_a_silence_moves_nobody(target: KubernetesTarget) -> None:
+    changes: Any = target._changes
+    changes.listed("primary", target._pods())
+    before = {name: one.uid for name, one in by_name(target).items()}
+    changes.listed("primary", target._pods())
+    assert {name: one.uid for name, one in by_name(target).items()} == before
+    assert changes._events == []
+
+
 # ---- how they die ----------------------------------------------------------------------------------------
 
 

@@ -137,6 +137,14 @@ def test_the_successor_gets_the_place_of_the_victim() -> None:
     assert slots.of("uid-b") == "vllm-1"
 
 
+def test_a_pod_that_is_seen_twice_keeps_its_one_place() -> None:
+    slots = Slots()
+    slots.settle([made("a", created=1), made("b", created=2)])
+    twice = slots.settle([made("a", created=1), made("b", created=2), made("a", created=1), made("b", created=2)])
+    assert shown(twice) == {"vllm-0": "a", "vllm-1": "b"}
+    assert slots.of("uid-a") == "vllm-0"
+
+
 def test_the_place_that_became_free_last_is_taken_first() -> None:
     slots = Slots()
     slots.settle([made(name, created=n) for n, name in enumerate("abc")])
