@@ -52,7 +52,7 @@ def _asked(one: WantedDrill, plan: Json, target: Target, replicas: Sequence[Repl
             refusals.append(str(error))
     if refusals:
         return missing(GROUP, one.name, f"would be refused: {'; '.join(refusals)}", refuses=True)
-    return ok(GROUP, one.name, f"would be carried out; a victim would be drawn like {', '.join(names)}")
+    return ok(GROUP, one.name, f"would be carried out now, for example on {', '.join(names)}")
 
 
 def _pick(plan: Json, number: int, fault: Fault, replicas: Sequence[Replica]) -> list[Replica]:
