@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.emulator import READY_TIMEOUT_S, SELECTOR, Emulator
@@ -21,9 +22,7 @@ class Served(Emulator):
         self.namespace.wait("a Ready router", lambda: self.namespace.ready_pods("app=router"), READY_TIMEOUT_S)
         self.until_ready()
         for app in ("small", "edge"):
-            self.namespace.wait(
-                f"a Ready {app}", lambda app=app: self.namespace.ready_pods(f"app={app}"), READY_TIMEOUT_S
-            )
+            self.namespace.wait(f"a Ready {app}", partial(self.namespace.ready_pods, f"app={app}"), READY_TIMEOUT_S)
 
     def route(self) -> None:
         """Create the router, which is Ready once it has found a replica."""
