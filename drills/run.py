@@ -166,7 +166,8 @@ class Drill:
         try:
             if self.tenure.end(release=self._restored() is Restored.CLEAN):
                 self.note("lock.released", {"by": self.run})
-        except Unreachable as error:  # the next run takes over the lock of one that is gone
+        except Refused as error:  # how the run ended stays what it was; the next one takes over the lock
+            self.s.view.say(f"lock not released: {error}")
             self.note("unreachable", {"asked": "release of the lock", "reason": str(error)})
 
     def _before(self) -> list[list[Replica]]:

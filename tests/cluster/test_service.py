@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from drills.model import Json
-from tests.cluster.emulator import SELECTOR
 from tests.cluster.example import Example
 from tests.cluster.kube import Namespace
 from tests.lab.drilling import Driller, Ran
 
 QUICK = Path(__file__).parent / "experiments" / "pod-kill.yaml"
 ALERT = "VllmReplicaDown"
-CANARIES = {"CHAT_KEY": "sk-canary-51f0a9", "PROM_TOKEN": "tok-canary-77b2c4", "AM_TOKEN": "tok-canary-0e9d13"}
 RUN_TIMEOUT_S = 600.0
 #: Of the short experiments, which have too few requests to show more.
 PATIENT = {"ttft": {"p99": "2s"}, "e2e": {"p99": "8s"}, "max_gap": {"p99": "4s"}, "errors": "5%"}
@@ -89,67 +86,3 @@ def test_an_eviction_that_the_budget_allows_passes(shared: Example, tmp_path: Pa
     ran = run(shared, driller(tmp_path, cluster), str(path), targets)
     assert ran.code == 0, ran.out + ran.err
     shared.until_ready()
-
-
-# ---- keys and tokens -----------------------------------------------------------------------------------
-
-
-def locked(document: Json) -> None:
-    """Have the engines ask everybody for a key."""
-    if document["kind"] == "Deployment" and document["metadata"]["name"] == "vllm":
-        env = document["spec"]["template"]["spec"]["containers"][0]["env"]
-        env.append({"name": "VLLM_API_KEY", "value": CANARIES["CHAT_KEY"]})
-
-
-def keyed(folder: Path) -> dict[str, Json]:
-    """Return references to all secrets: one in a file, the others in the environment."""
-    (folder / "key").write_text(CANARIES["CHAT_KEY"] + "\n")
-    return {
-        "api_key": {"file": str(folder / "key")},
-        "prometheus": {"env": "PROM_TOKEN"},
-        "alertmanager": {"env": "AM_TOKEN"},
-    }
-
-
-@pytest.fixture
-def guarded(cluster: Path) -> Iterator[Example]:
-    """Return the example's service with engines that ask for a key."""
-    example = Example(Namespace.make(cluster), locked)
-    try:
-        example.create()
-        yield example
-    finally:
-        example.namespace.delete()
-
-
-def test_keys_reach_whoever_asks_for_them_and_nothing_else(
-    guarded: Example, tmp_path: Path, cluster: Path, own_node: Path
-) -> None:
-    secrets = keyed(tmp_path)
-
-    def change(chat: Json) -> None:
-        chat["sla"] = PATIENT
-        chat["endpoint"]["api_key"] = secrets["api_key"]
-        for server in ("prometheus", "alertmanager"):
-            chat[server]["bearer"] = secrets[server]
-        chat["kubernetes"]["reach"] = "direct"
-
-    drill = driller(tmp_path, cluster)
-    (tmp_path / "kill.yaml").write_text(QUICK.read_text().replace("HOW", "delete"))
-    targets = guarded.targets(tmp_path, change)
-    assert "PROM_TOKEN is not set" in run(guarded, drill, str(tmp_path / "kill.yaml"), targets).err
-    drill.env |= {name: CANARIES[name] for name in ("PROM_TOKEN", "AM_TOKEN")}
-    ran = run(guarded, drill, str(tmp_path / "kill.yaml"), targets)
-    assert ran.code == 0, ran.out + ran.err
-    for canary in CANARIES.values():
-        assert canary not in ran.out + ran.err
-        for path in (path for path in drill.reports.rglob("*") if path.is_file()):
-            assert canary.encode() not in path.read_bytes(), path
-
-    guarded.until_ready()
-    through_proxy = guarded.targets(tmp_path, lambda chat: chat["endpoint"].update(api_key=secrets["api_key"]))
-    ran = run(guarded, drill, str(tmp_path / "kill.yaml"), through_proxy)
-    assert ran.code == 3, ran.out + ran.err
-    assert "HTTP 401: it wants a key" in ran.out + ran.err
-    assert "reach: direct" in ran.out + ran.err
-    assert len(guarded.namespace.ready_pods(SELECTOR)) == len(guarded.uids())
