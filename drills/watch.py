@@ -106,7 +106,7 @@ class Watch:
             if not isinstance(self.target, Embedded):  # a controller says who is ready, and traffic follows
                 found += [Job("readiness", r.name, 1.0, self._readiness(r)) for r in self.replicas.values()]
         if self._counts_notifications() and (manager := alertmanager_of(self.target)) is not None:
-            found.append(Job(notified.PROBE, "alertmanager", 1.0, notified.Notifications(manager, self.tell).look))
+            found.append(Job("notifications", "alertmanager", 1.0, notified.Notifications(manager, self.tell).look))
         for name, query in promql.wanted(self.plan).items():
             if (server := prometheus_of(self.target)) is None:
                 break

@@ -15,8 +15,6 @@ from drills.model import Json
 from drills.probes.alerts import Tell, wall
 from drills.probes.prometheus import Alertmanager
 
-PROBE = "notifications"
-
 
 @dataclass(frozen=True)
 class Waiting:
