@@ -94,7 +94,7 @@ class ActiveFaults:
 
     def lost_timer(self) -> str | None:
         """Return which timer does not watch any more, None when all do; without an undo there is none to lose."""
-        watched = [(fault, receipt) for fault, receipt in self.on if receipt.undo or receipt.holds]
+        watched = [(fault, receipt) for fault, receipt in list(self.on) if receipt.id in self.timed]
         there = {o.receipt.id: o.timer_state for o in self.target.custody.found().outstanding} if watched else {}
         for fault, receipt in watched:
             mine = there.get(receipt.id, "none")

@@ -124,7 +124,8 @@ class NodeWork:
         there = self.helpers(receipt.run).staying()
         said = [self._said(receipt, node) if node in there else {"state": "dead"} for node in parts(receipt)]
         worst = min(said, key=lambda one: ORDER.index(one.get("state", "none")), default={})
-        self._timers[receipt.id] = (time.monotonic(), worst)
+        if worst.get("state") in ("armed", "released"):  # one that is being armed at this moment is looked at again
+            self._timers[receipt.id] = (time.monotonic(), worst)
         return worst
 
     def _said(self, receipt: Receipt, node: str) -> Json:

@@ -28,6 +28,7 @@ def active(lies: list[Outstanding], on: list[Receipt]) -> ActiveFaults:
     context = Context(tell, lambda s: None, lambda: 0.0, lambda: False)
     found = ActiveFaults("r", target, Clock(), tell=tell, note=tell, context=context)
     found.on = [(cast("Fault", SimpleNamespace(name="noop")), one) for one in on]
+    found.timed = {one.id for one in on if one.undo}
     return found
 
 
@@ -47,3 +48,10 @@ def test_a_receipt_that_is_gone_has_lost_its_timer() -> None:
 def test_where_nothing_is_to_be_undone_no_timer_can_be_lost() -> None:
     one = receipt("a", ())
     assert active([Outstanding(one, {})], [one]).lost_timer() is None
+
+
+def test_a_timer_that_is_being_armed_is_not_lost() -> None:
+    one = receipt("a", (REMOVE,))
+    found = active([], [one])
+    found.timed.clear()
+    assert found.lost_timer() is None
