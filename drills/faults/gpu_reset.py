@@ -1,13 +1,10 @@
 """gpu-reset: a replica loses its GPU, and `nvidia-smi --gpu-reset -i UUID` brings it back.
 
 `how: crash` is what a lost GPU looks like: the engine is killed, the supervisor's restart waits at a gate (a lock
-the on-target timer holds), the GPU is reset, and revert opens the gate. The steps, each in the journal:
-
-    gate.held → engine.killed → holders.gone → reset.begin → reset.end → device.verified → settings.restored
-
+the on-target timer holds), the GPU is reset, and revert opens the gate. Its deed is in `drills.faults.gpu_reset_crash`.
 `how: planned`, the only way on Kubernetes, is in `drills.faults.gpu_reset_planned`.
 
-The reset runs detached on the host and leaves notes (`drills.faults.gpu_notes`), so a driver that dies neither ends
+A crash's reset runs detached on the host and leaves notes (`drills.faults.gpu_notes`): a driver that dies neither ends
 nor repeats it. A refused reset changes nothing and is reported as such: the fault is then not proven. An end
 that nobody can explain is never repeated; a person has to look at the GPU.
 """
@@ -15,27 +12,19 @@ that nobody can explain is never repeated; a person has to look at the GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
 from drills import receipts
-from drills.errors import DrillError, NotRestored, Refused, Stopped, UsageError
-from drills.faults import gpu_notes, gpu_preflight, gpu_reset_planned, reset_outcome
-from drills.faults.common import FaultParams, bystanders, how_for, pinned, still_the_one, untouched
+from drills.errors import DrillError, Refused, UsageError
+from drills.faults import gpu_notes, gpu_preflight, gpu_reset_crash, gpu_reset_planned, reset_outcome
+from drills.faults.common import FaultParams, bystanders, how_for, pinned, untouched
+from drills.faults.gpu_reset_crash import CrashDeed
 from drills.faults.gpu_reset_planned import PlannedReset
 from drills.model import Context, HasGpus, Host, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Duration
 from drills.probes import gpu_host
 
 How = Literal["crash", "planned"]
-
-TEARDOWN_TIMEOUT_S = 60.0  # from the kill until nobody holds the GPU
-QUIET_S = 2.0  # between two looks that must both find nobody, right before the reset
-RESET_TIMEOUT_S = 120.0
-KILL_AFTER_S = 10.0  # an nvidia-smi that ignores TERM
-FABRIC_TIMEOUT_S = 30.0
-DEED_S = TEARDOWN_TIMEOUT_S + RESET_TIMEOUT_S + KILL_AFTER_S + FABRIC_TIMEOUT_S + gpu_notes.RESTORE_TIMEOUT_S
-POLL_S = 0.1
-TEXT_LIMIT = 2000
 
 
 class GpuReset:
@@ -77,7 +66,7 @@ class GpuReset:
     @property
     def deed_s(self) -> float:
         """Return the longest time that the deed takes, in seconds; the way back waits for one that is under way."""
-        return gpu_reset_planned.DEED_S if self._planned else DEED_S
+        return gpu_reset_planned.DEED_S if self._planned else gpu_reset_crash.DEED_S
 
     # ---- before --------------------------------------------------------------------------------------
 
@@ -139,7 +128,7 @@ class GpuReset:
         if self._planned:
             self._planned.inject(target, receipt, ctx)
         else:
-            _Deed(target, receipt, ctx).go()
+            CrashDeed(target, receipt, ctx).go()
 
     # ---- after ---------------------------------------------------------------------------------------
 
@@ -166,176 +155,6 @@ class GpuReset:
         for uuid, base in receipt.prior["bases"].items():
             gpu_notes.conclude(target.host(receipt.host), base, receipt.prior["machine"]["gpus"][uuid]["pci"], ctx)
         return receipts.revert(target, receipt, ctx)
-
-
-class _Deed:
-    """One injection; every wait is bounded, and a stop is heard until a reset has begun."""
-
-    def __init__(self, target: Target, receipt: Receipt, ctx: Context) -> None:
-        self.target, self.receipt, self.ctx = target, receipt, ctx
-        self.host = target.host(receipt.host)
-        self.smi = cast("HasGpus", target).nvidia_smi(receipt.host)
-        self.bases: dict[str, str] = receipt.prior["bases"]
-        self.prior: Json = receipt.prior["machine"]
-
-    def go(self) -> None:
-        """Go through all steps.
-
-        Raises Refused before the deed; after it Stopped or DrillError while the GPU is as it was, and NotRestored
-        when nobody knows how it is.
-        """
-        self._last_look()
-        self.ctx.tell("inject.hit", {"receipt": self.receipt.id, "victims": [v["name"] for v in self.receipt.victims]})
-        self._kill_engines()
-        self._wait_until_gone()
-        for uuid, base in self.bases.items():
-            self._one_gpu(uuid, base)
-
-    def _step(self, step: str, *, ok: bool | None, **data: Any) -> None:
-        self.ctx.tell("inject.step", {"receipt": self.receipt.id, "step": step, "ok": ok, **data})
-
-    def _last_look(self) -> None:
-        """Refuse when anything changed since the aim: this is the last moment at which nothing was touched."""
-        replicas = self.target.replicas()
-        for victim in self.receipt.victims:
-            if still_the_one(victim, replicas) is None:
-                raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was touched")
-        for base in self.bases.values():
-            if gpu_notes.read(self.host, base) is not None:
-                raise Refused(f"{base}.begun: this reset was begun before; it is never repeated")
-        strangers = list(gpu_preflight.of_holders(self._holders(), [r for r in replicas if self._is_victim(r)]))
-        if strangers:
-            raise Refused(f"{'; '.join(strangers)}; nothing was touched")
-        for gate in self.receipt.holds:
-            if gpu_host.gate_is_free(self.host, gate) is not False:
-                raise Refused(f"gate {gate} is not held by the on-target timer; nothing was touched")
-        self._step("gate.held", ok=True, gates=list(self.receipt.holds))
-
-    def _is_victim(self, replica: Replica) -> bool:
-        return any(v["name"] == replica.name for v in self.receipt.victims)
-
-    def _holders(self) -> list[Json]:
-        return gpu_host.holders(self.target, self.receipt.host, list(self.bases))
-
-    def _kill_engines(self) -> None:
-        for victim in self.receipt.victims:
-            hit = self.host.signal(victim["engine_pid"], victim["engine_start"], "KILL")
-            self._step("engine.killed", ok=hit, replica=victim["name"], pid=victim["engine_pid"], signal="KILL")
-            if not hit:
-                raise DrillError(f"{victim['name']}: its engine (pid {victim['engine_pid']}) was gone before the kill")
-
-    def _wait_until_gone(self) -> None:
-        """Wait until the servers are gone too and nobody holds the GPUs: an orphan would keep them."""
-        deadline = self.ctx.mono() + min(TEARDOWN_TIMEOUT_S, self.ctx.timeout_s)
-        while True:
-            servers = [v for v in self.receipt.victims if self.host.alive(v["pid"], v["pid_start"])]
-            found = self._holders()
-            if not servers and not found:
-                self._step("holders.gone", ok=True)
-                return
-            self._heed_stop()
-            if self.ctx.mono() > deadline:
-                break
-            self.ctx.sleep(POLL_S)
-        who = [gpu_host.describe(h) for h in found] + [f"server of {v['name']} (pid {v['pid']})" for v in servers]
-        self._step("holders.gone", ok=False, holders=who)
-        stuck = any(h["state"] == "D" for h in found)
-        sentence = f"the GPU was not reset: still there after the engine was killed: {'; '.join(who)}"
-        raise self._needs_human(next(iter(self.bases)), sentence) if stuck else DrillError(f"gpu-reset: {sentence}")
-
-    def _heed_stop(self) -> None:
-        if self.ctx.stopping():
-            raise Stopped("stopped before the reset; the GPU was not reset")
-
-    def _one_gpu(self, uuid: str, base: str) -> None:
-        outcome = self._attempt(uuid, base)
-        if outcome in ("in_use", "in_use_old"):  # it changed nothing: look again who it was, and try once more
-            self._suspend_persistence(uuid)
-            outcome = self._attempt(uuid, base)
-        if outcome in reset_outcome.NEEDS_HUMAN:
-            raise self._needs_human(uuid, f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}")
-        if outcome == "ok":
-            self._verify_device(uuid, base)
-        if not self.ctx.stopping():  # else revert, which does the same, is next
-            self._restore_settings(uuid, base)
-
-    def _attempt(self, uuid: str, base: str) -> str:
-        self._quiet()
-        self._begin_reset(uuid, base)
-        return self._end_of_reset(uuid, base)
-
-    def _quiet(self) -> None:
-        """Look twice, right before the irreversible step: nobody may hold the GPUs, nobody may have said stop."""
-        for wait_s in (0.0, QUIET_S):
-            deadline = self.ctx.mono() + wait_s
-            while self.ctx.mono() < deadline:
-                self._heed_stop()
-                self.ctx.sleep(POLL_S)
-            if found := self._holders():
-                who = "; ".join(gpu_host.describe(h) for h in found)
-                raise DrillError(f"gpu-reset: the GPU was not reset: {who}, though all had let go")
-        self._heed_stop()
-
-    def _begin_reset(self, uuid: str, base: str) -> None:
-        limit_s = self._limit_s()
-        bounded = ["timeout", "-k", f"{min(KILL_AFTER_S, limit_s):.2f}", f"{limit_s:.2f}"]
-        command = [*self.smi[:-1], *bounded, self.smi[-1], "--gpu-reset", "-i", uuid]
-        self._step("reset.begin", ok=None, gpu=uuid, command=command, output=f"{base}.out")
-        gpu_notes.begin(self.host, base, command, self.receipt.id)
-
-    def _limit_s(self) -> float:
-        return min(self.ctx.timeout_s, RESET_TIMEOUT_S)
-
-    def _end_of_reset(self, uuid: str, base: str) -> str:
-        """Wait for the end, which nothing cuts short: not a stop, and we never end it ourselves."""
-        deadline = self.ctx.mono() + self._limit_s() + min(KILL_AFTER_S, self._limit_s()) + 5.0
-        while (reset := gpu_notes.read(self.host, base)) is None or reset.rc is None:
-            if self.ctx.mono() > deadline:
-                break
-            self.ctx.sleep(POLL_S)
-        rc, text = (reset.rc, reset.text) if reset else (None, "")
-        outcome = reset_outcome.classify(rc, text, self.prior["gpus"][uuid]["pci"])
-        self._step("reset.end", ok=outcome == "ok", gpu=uuid, outcome=outcome, rc=rc, text=text[:TEXT_LIMIT])
-        gpu_notes.mark_seen(self.host, base)
-        return outcome
-
-    def _suspend_persistence(self, uuid: str) -> None:
-        """Nobody was seen, yet the GPU is in use: the persistence mode, where its daemon cannot be reached."""
-        if self.prior["gpus"][uuid]["persistence"]:
-            done = self.host.run([*self.smi, "-pm", "0", "-i", uuid], timeout_s=30)
-            self._step("persistence.off", ok=done.rc == 0, gpu=uuid, rc=done.rc, text=done.out.strip()[:TEXT_LIMIT])
-
-    def _verify_device(self, uuid: str, base: str) -> None:
-        """Look at the GPU from a fresh process; NVLink's fabric may need a while to come back."""
-        deadline = self.ctx.mono() + FABRIC_TIMEOUT_S
-        while True:
-            now = gpu_host.look(self.target, self.receipt.host)
-            gpu = now["gpus"].get(uuid)
-            if gpu is None or gpu["fabric"] not in ("not_started", "in_progress") or self.ctx.mono() > deadline:
-                break
-            self.ctx.sleep(1.0)
-        found = reset_outcome.verify(uuid, self.prior, now, gpu_notes.elapsed_s(now, gpu_notes.read(self.host, base)))
-        ok = False if found.problems else found.proven
-        self._step(
-            "device.verified", ok=ok, outcome=found.outcome, problems=list(found.problems), uuid=uuid, **found.evidence
-        )
-        if found.problems:
-            raise self._needs_human(uuid, f"after its reset: {'; '.join(found.problems)}")
-
-    def _restore_settings(self, uuid: str, base: str) -> None:
-        """Put back what the reset dropped before the replica is let in; revert does it again."""
-        argv = gpu_notes.restore(base, uuid, self.prior["gpus"][uuid], self.smi, keep=True)
-        done = self.host.run(argv, timeout_s=gpu_notes.RESTORE_TIMEOUT_S)
-        self._step("settings.restored", ok=done.rc == 0, gpu=uuid, text=done.err.strip()[:TEXT_LIMIT])
-
-    def _needs_human(self, uuid: str, sentence: str) -> NotRestored:
-        """Leave a note on the host that keeps revert from calling this clean, and say what to do."""
-        base = self.bases[uuid]
-        gpu_notes.need_human(self.host, base, sentence)
-        return NotRestored(
-            f"{self.receipt.host}: GPU {uuid}: {sentence}. Look at it (nvidia-smi -q -i {uuid}; dmesg | grep NVRM); "
-            f"it may need a power cycle. When it is well: rm {base}.human, then `drill recover`"
-        )
 
 
 # ---- evidence --------------------------------------------------------------------------------------------

@@ -9,34 +9,36 @@ A stop is heard until a reset has begun; then the reset ends by itself, and the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from drills.access import nodemarks
-from drills.errors import DrillError, NotRestored, Refused, Stopped
+from drills.errors import DrillError, NotRestored, Refused
 from drills.faults import reset_outcome
 from drills.faults.common import still_the_one
+from drills.faults.eviction import await_budget
+from drills.faults.gpu_deed import RESET_TIMEOUT_S, TEXT_LIMIT, GpuDeed
 from drills.model import CanEvict, Context, Json, Receipt, Replica, Target
 from drills.nodes import GpuNode
 from drills.probes import gpu_host
 
 TEARDOWN_TIMEOUT_S: Final = 300.0  # from the eviction until nobody holds the GPU; also bounded by the run
-QUIET_S: Final = 2.0  # between two looks that must both find nobody, right before the reset
-RESET_TIMEOUT_S: Final = 120.0
 RESET_SLACK_S: Final = 90.0  # until the job's pod starts, and its end is told
-FABRIC_TIMEOUT_S: Final = 30.0
-POLL_S, LOOK_AGAIN_S = 0.2, 1.0  # a look at the node is a command in the helper
-TEXT_LIMIT: Final = 2000
+LOOK_AGAIN_S: Final = 1.0  # a look at the node is a command in the helper
 
 
-class Deed:
+class Deed(GpuDeed):
     """One injection."""
 
+    after = "the eviction"
+    teardown_s = TEARDOWN_TIMEOUT_S
+    look_again_s = LOOK_AGAIN_S
+
     def __init__(self, target: Target, node: GpuNode, receipt: Receipt, ctx: Context, budget_timeout_s: float) -> None:
-        self.target, self.node, self.receipt, self.ctx = target, node, receipt, ctx
-        self.budget_timeout_s = budget_timeout_s
+        super().__init__(target, node.host, receipt, ctx)
+        self.node, self.budget_timeout_s = node, budget_timeout_s
         self.back = next(step for step in receipt.undo if step["do"] == "node")
         self.jobs: dict[str, list[str]] = receipt.prior["jobs"]
-        self.prior: Json = receipt.prior["machine"]
+        self._began: dict[str, Json] = {}  # the last reset of each GPU
 
     def go(self) -> None:
         """Go through all steps.
@@ -48,22 +50,15 @@ class Deed:
         self._await_budget(victims)
         self.ctx.tell("inject.hit", {"receipt": self.receipt.id, "victims": [v.name for v in victims]})
         self.node.cordon(self.back)
-        self._step("node.cordoned", ok=True, node=self.node.name, by_us=self.back["cordon"])
+        self.step("node.cordoned", ok=True, node=self.node.name, by_us=self.back["cordon"])
         self._evict(victims)
         self.node.pause(self.back)
-        self._step("telemetry.paused", ok=True, labels=self.back["labels"])
-        self._wait_until_gone()
+        self.step("telemetry.paused", ok=True, labels=self.back["labels"])
+        self.wait_until_gone()
         for uuid in self.jobs:
             self._one_gpu(uuid)
         if not self.ctx.stopping():  # else revert, which does the same, is next
             self._let_back_in()
-
-    def _step(self, step: str, *, ok: bool | None, **data: Any) -> None:
-        self.ctx.tell("inject.step", {"receipt": self.receipt.id, "step": step, "ok": ok, **data})
-
-    def _heed_stop(self) -> None:
-        if self.ctx.stopping():
-            raise Stopped("stopped before the reset; the GPU was not reset")
 
     # ---- the replica leaves ----------------------------------------------------------------------------
 
@@ -83,49 +78,23 @@ class Deed:
         return victims
 
     def _await_budget(self, victims: Sequence[Replica]) -> None:
-        """Wait until the budgets let the replicas go. Refused when they do not in time: nothing was touched."""
-        evictable, deadline, told = cast("CanEvict", self.target), self.ctx.mono() + self.budget_timeout_s, ""
+        """Wait until the budgets let all replicas go."""
         for victim in victims:
-            while refusal := evictable.evict_replica(victim, grace_s=None, dry=True):
-                if refusal != told:
-                    self._step("evict.refused", ok=False, replica=victim.name, reason=refusal)
-                    told = refusal
-                self._heed_stop()
-                if self.ctx.mono() >= deadline:
-                    waited = f"for {self.budget_timeout_s:g} s"
-                    raise Refused(
-                        f"{victim.name}: its eviction is refused by the disruption budget {waited}: {refusal}"
-                    )
-                self.ctx.sleep(LOOK_AGAIN_S)
+
+            def refused(reason: str, name: str = victim.name) -> None:
+                self.step("evict.refused", ok=False, replica=name, reason=reason)
+
+            await_budget(self.target, victim, self.ctx, self.budget_timeout_s, refused)
 
     def _evict(self, victims: Sequence[Replica]) -> None:
         for victim in victims:
             refusal = cast("CanEvict", self.target).evict_replica(victim, grace_s=None)
-            self._step("evicted", ok=refusal is None, replica=victim.name, uid=victim.uid, reason=refusal)
+            self.step("evicted", ok=refusal is None, replica=victim.name, uid=victim.uid, reason=refusal)
             if refusal:
                 raise DrillError(f"{victim.name}: its eviction was refused at the last moment: {refusal}")
 
-    def _wait_until_gone(self) -> None:
-        """Wait until the replicas' processes and the paused watchers are gone, and nobody holds the GPUs."""
-        deadline = self.ctx.mono() + min(TEARDOWN_TIMEOUT_S, self.ctx.timeout_s)
-        while True:
-            servers = [v for v in self.receipt.victims if v["pid"] and self._alive(v)]
-            found = self._holders()
-            if not servers and not found:
-                self._step("holders.gone", ok=True)
-                return
-            self._heed_stop()
-            if self.ctx.mono() > deadline:
-                break
-            self.ctx.sleep(LOOK_AGAIN_S)
-        who = [gpu_host.describe(h) for h in found] + [f"server of {v['name']} (pid {v['pid']})" for v in servers]
-        self._step("holders.gone", ok=False, holders=who)
-        raise DrillError(f"gpu-reset: the GPU was not reset: still there after the eviction: {'; '.join(who)}")
-
-    def _alive(self, victim: Json) -> bool:
-        return self.node.host.alive(victim["pid"], victim["pid_start"])
-
-    def _holders(self) -> list[Json]:
+    def holders(self) -> list[Json]:
+        """Return who has the GPUs open now, but the daemon that leaves by itself."""
         survey = self.node.survey()
         if survey["errors"]:
             raise DrillError(f"gpu-reset: the GPU was not reset: {'; '.join(survey['errors'])}")
@@ -139,55 +108,34 @@ class Deed:
         if outcome in ("in_use", "in_use_old"):  # it changed nothing: look again who it was, and try once more
             outcome = self._attempt(uuid, second)
         if outcome in reset_outcome.NEEDS_HUMAN:
-            raise self._needs_human(uuid, f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}")
+            raise self.needs_human(uuid, f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}")
         if outcome == "ok":
-            self._verify_device(uuid)
+            self.verify(uuid)
         self.node.progress(self.back, nodemarks.JUDGED)
         if outcome != "ok":
             raise DrillError(f"gpu-reset: GPU {uuid} was not reset: {reset_outcome.OUTCOMES[outcome]}")
 
     def _attempt(self, uuid: str, job: str) -> str:
-        self._quiet()
+        self.quiet()
         self.node.progress(self.back, nodemarks.BEGUN)
         command = self.node.begin_reset(job, uuid, run=self.receipt.run, limit_s=RESET_TIMEOUT_S)
-        self._step("reset.begin", ok=None, gpu=uuid, command=list(command), job=job)
+        self.step("reset.begin", ok=None, gpu=uuid, command=list(command), job=job)
         found = wait_for_end(self.node, job, self.ctx) or {"rc": None, "text": "", "began_s": None}
-        self._began = found
+        self._began[uuid] = found
         outcome = reset_outcome.classify(found["rc"], found["text"], self.prior["gpus"][uuid]["pci"])
         text = found["text"][:TEXT_LIMIT]
-        self._step("reset.end", ok=outcome == "ok", gpu=uuid, outcome=outcome, rc=found["rc"], text=text)
+        self.step("reset.end", ok=outcome == "ok", gpu=uuid, outcome=outcome, rc=found["rc"], text=text)
         return outcome
 
-    def _quiet(self) -> None:
-        """Look twice, right before the irreversible step: nobody may hold the GPUs, nobody may have said stop."""
-        for wait_s in (0.0, QUIET_S):
-            deadline = self.ctx.mono() + wait_s
-            while self.ctx.mono() < deadline:
-                self._heed_stop()
-                self.ctx.sleep(POLL_S)
-            if found := self._holders():
-                who = "; ".join(gpu_host.describe(h) for h in found)
-                raise DrillError(f"gpu-reset: the GPU was not reset: {who}, though all had let go")
-        self._heed_stop()
+    def look(self) -> Json:
+        """Return how node and GPUs are now."""
+        return self.node.look()
 
-    def _verify_device(self, uuid: str) -> None:
-        """Look at the GPU from a fresh process; NVLink's fabric may need a while to come back."""
-        deadline = self.ctx.mono() + FABRIC_TIMEOUT_S
-        while True:
-            now = self.node.look()
-            gpu = now["gpus"].get(uuid)
-            if gpu is None or gpu["fabric"] not in ("not_started", "in_progress") or self.ctx.mono() > deadline:
-                break
-            self.ctx.sleep(LOOK_AGAIN_S)
-        found = reset_outcome.verify(uuid, self.prior, now, elapsed_s(now, self._began))
-        ok = False if found.problems else found.proven
-        self._step(
-            "device.verified", ok=ok, outcome=found.outcome, problems=list(found.problems), uuid=uuid, **found.evidence
-        )
-        if found.problems:
-            raise self._needs_human(uuid, f"after its reset: {'; '.join(found.problems)}")
+    def since_reset_s(self, now: Json, uuid: str) -> float:
+        """Return how long ago the reset began by the node's own clock."""
+        return elapsed_s(now, self._began.get(uuid))
 
-    def _needs_human(self, uuid: str, sentence: str) -> NotRestored:
+    def needs_human(self, uuid: str, sentence: str) -> NotRestored:
         """Leave a note on the node that keeps everybody from uncordoning it, and say what to do."""
         name = self.node.name
         self.node.progress(self.back, nodemarks.BEGUN, f"GPU {uuid}: {sentence}")
@@ -203,16 +151,16 @@ class Deed:
         """Settings, watchers, then the cordon: the new replica must find its GPU offered."""
         for uuid in self.jobs:
             argv = command_of_settings(self.node, uuid, self.prior["gpus"][uuid])
-            done = self.node.host.run(argv, timeout_s=60.0)
-            self._step("settings.restored", ok=done.rc == 0, gpu=uuid, text=done.err.strip()[:TEXT_LIMIT])
+            done = self.host.run(argv, timeout_s=60.0)
+            self.step("settings.restored", ok=done.rc == 0, gpu=uuid, text=done.err.strip()[:TEXT_LIMIT])
         self.node.unpause(self.back)
-        self._step("telemetry.restored", ok=True)
+        self.step("telemetry.restored", ok=True)
         before, now = self.back["offers"], self.node.offers_again(self.back, self.ctx.stopping)
         if self.ctx.stopping():  # revert, which does the rest, is next
             return
-        self._step("allocatable.back", ok=now == before, before=before, now=now)
+        self.step("allocatable.back", ok=now == before, before=before, now=now)
         why = self.node.put_back(self.back)
-        self._step("node.uncordoned", ok=why is None, node=self.node.name, reason=why)
+        self.step("node.uncordoned", ok=why is None, node=self.node.name, reason=why)
         if why:
             raise DrillError(why)
 

@@ -17,7 +17,7 @@ from typing import Final, cast
 from drills import receipts
 from drills.access import nodemarks
 from drills.errors import DrillError, Refused, Unreachable
-from drills.faults import gpu_preflight, reset_outcome
+from drills.faults import gpu_deed, gpu_preflight, reset_outcome
 from drills.faults import gpu_reset_deed as deed
 from drills.faults.common import bystanders, pinned, untouched
 from drills.faults.gpu_reset_deed import Deed, command_of_settings, elapsed_s, wait_for_end
@@ -30,9 +30,9 @@ DEADLINE_S: Final = 900.0
 #: From the eviction until the node takes pods again.
 DEED_S: Final = (
     deed.TEARDOWN_TIMEOUT_S
-    + deed.RESET_TIMEOUT_S
+    + gpu_deed.RESET_TIMEOUT_S
     + deed.RESET_SLACK_S
-    + deed.FABRIC_TIMEOUT_S
+    + gpu_deed.FABRIC_TIMEOUT_S
     + nodemarks.OFFER_TIMEOUT_S
 )
 ATTEMPTS: Final = 2  # jobs a GPU may get: a refused reset has changed nothing

@@ -9,10 +9,11 @@ kill-process  a crash: SIGKILL of the replica's process tree, engine first; the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, Literal, cast
 
 from drills import receipts
-from drills.errors import DrillError, Refused, Stopped, UsageError
+from drills.errors import DrillError, UsageError
 from drills.faults.common import (
     FaultParams,
     burial,
@@ -24,13 +25,13 @@ from drills.faults.common import (
     still_the_one,
     untouched,
 )
+from drills.faults.eviction import await_budget
 from drills.model import CanDelete, CanEvict, Context, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Duration
 
 How = Literal["delete", "delete-now", "evict", "kill-process"]
 NEEDS: dict[str, frozenset[str]] = {"evict": frozenset({"CanEvict"}), "kill-process": frozenset({"NodeAccess"})}
 PROOF_TIMEOUT_S = 5.0
-BUDGET_AGAIN_S = 1.0
 
 
 class PodKill:
@@ -94,27 +95,12 @@ class PodKill:
             if replica is None:
                 raise DrillError(f"{victim['name']}: became another replica during the deed; it was not killed")
             if self.how == "evict":
-                self._await_budget(target, replica, receipt, ctx)
+                await_budget(target, replica, ctx, self.params.budget_timeout, partial(_tell_refusal, receipt, ctx))
             ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [replica.name], "how": self.how})
             hit = self._kill(target, replica)
             ctx.tell("inject.step", {"receipt": receipt.id, "step": f"{self.how}.sent", "ok": hit})
             if not hit:
                 raise DrillError(f"{replica.name}: its processes were gone before the kill")
-
-    def _await_budget(self, target: Target, replica: Replica, receipt: Receipt, ctx: Context) -> None:
-        """Wait until the budgets let the replica go. Refused when they do not in time: nothing was touched for it."""
-        deadline, told = ctx.mono() + self.params.budget_timeout, ""
-        while refusal := cast("CanEvict", target).evict_replica(replica, grace_s=None, dry=True):
-            if refusal != told:
-                step = {"receipt": receipt.id, "step": "evict.refused", "ok": False, "reason": refusal}
-                ctx.tell("inject.step", step)
-                told = refusal
-            if ctx.stopping():
-                raise Stopped(f"while {replica.name} waited for its disruption budget")
-            if ctx.mono() >= deadline:
-                waited = f"for {self.params.budget_timeout:g} s"
-                raise Refused(f"{replica.name}: its eviction is refused by the disruption budget {waited}: {refusal}")
-            ctx.sleep(BUDGET_AGAIN_S)
 
     def _kill(self, target: Target, replica: Replica) -> bool:
         if self.how == "evict":
@@ -164,3 +150,7 @@ class PodKill:
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Return clean: nothing of ours stays in place."""
         return receipts.revert(target, receipt, ctx)
+
+
+def _tell_refusal(receipt: Receipt, ctx: Context, reason: str) -> None:
+    ctx.tell("inject.step", {"receipt": receipt.id, "step": "evict.refused", "ok": False, "reason": reason})

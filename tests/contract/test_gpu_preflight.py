@@ -209,13 +209,12 @@ def params(how: object) -> GpuReset.Params:
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
-        ("planned", "hosts", "how: planned is not in this version; use crash"),
-        ({"lab": "crash", "kubernetes": "planned"}, "kubernetes", "not in this version for Kubernetes"),
-        ("crash", "kubernetes", "not in this version for Kubernetes"),
+        ("planned", "hosts", "how: planned is not for a target of kind 'hosts'; use crash"),
+        ("crash", "kubernetes", "how: crash is not for a target of kind 'kubernetes'; use planned"),
         ({"hosts": "crash"}, "lab", "nothing said for a target of kind 'lab'"),
     ],
 )
-def test_what_is_not_built_is_said_at_plan_time(how: object, kind: str, words: str) -> None:
+def test_a_way_that_is_not_for_the_target_is_said_at_plan_time(how: object, kind: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         GpuReset(params(how), kind)
 

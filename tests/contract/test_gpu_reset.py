@@ -10,7 +10,7 @@ import pytest
 
 from drills import receipts
 from drills.errors import DrillError, NotRestored, Refused
-from drills.faults import for_receipt, gpu_reset
+from drills.faults import for_receipt, gpu_deed
 from drills.lab.gpu import shim, state
 from drills.model import Restored
 from drills.probes import gpu_host
@@ -46,7 +46,7 @@ engine.wait()
 
 @pytest.fixture(autouse=True)
 def _short_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_reset, "QUIET_S", 0.1)
+    monkeypatch.setattr(gpu_deed, "QUIET_S", 0.1)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_an_orphan_that_keeps_the_gpu_is_named_and_not_killed(on: Bench) -> None
 
 
 def test_a_holder_that_comes_in_the_last_moment_is_seen(on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_reset, "QUIET_S", 1.0)
+    monkeypatch.setattr(gpu_deed, "QUIET_S", 1.0)
     drill = drilled(on)
     tell = drill.tell
 

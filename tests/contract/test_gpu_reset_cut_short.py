@@ -15,7 +15,7 @@ import pytest
 
 from drills import receipts
 from drills.errors import Stopped
-from drills.faults import for_receipt, gpu_notes, gpu_reset
+from drills.faults import for_receipt, gpu_deed, gpu_notes
 from drills.lab.gpu import state
 from drills.model import Context, Receipt, Restored
 from drills.probes import gpu_host
@@ -24,7 +24,7 @@ from tests.contract.gpu_bench import Bench, Drilled, two_replicas, until
 
 @pytest.fixture(autouse=True)
 def _short_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_reset, "QUIET_S", 0.1)
+    monkeypatch.setattr(gpu_deed, "QUIET_S", 0.1)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_stop_during_the_reset_waits_for_its_end(on: Bench) -> None:
 DRIVER = """
 import json, os, sys, time
 from pathlib import Path
-from drills.faults import gpu_reset
+from drills.faults import gpu_deed, gpu_notes, gpu_reset
 from drills.lab.gpu import state
 from drills.model import Context, Replica
 from drills import receipts
@@ -84,11 +84,11 @@ folder, rows, receipt, die_at = Path(sys.argv[1]), json.loads(sys.argv[2]), json
 state_file = folder / "gpu" / "state.json"
 on = Bench(folder, folder / "bin" / "nvidia-smi", state_file, state.read(state_file)["gpus"])
 on.rows = {n: Replica(**{**r, "gpus": tuple(r["gpus"])}) for n, r in rows.items()}
-gpu_reset.QUIET_S = 0.1
+gpu_deed.QUIET_S = 0.1
 def tell(event, data):
     if data.get("step", event) == die_at:
         if die_at == "reset.begin":
-            gpu_reset.gpu_notes.begin(on.host("local"), data["output"][:-4], data["command"], receipt["id"])
+            gpu_notes.begin(on.host("local"), data["output"][:-4], data["command"], receipt["id"])
         os.kill(os.getpid(), 9)
 ctx = Context(tell, time.sleep, time.monotonic, lambda: False, 20)
 fault = gpu_reset.GpuReset(gpu_reset.GpuReset.Params(how="crash"), "lab")
