@@ -76,6 +76,12 @@ def test_the_parts_name_each_other_as_they_are_called(engines: str) -> None:
     assert {f"--selector={spec.kubernetes.selector}", f"--service-discovery-port={spec.kubernetes.port}"} <= set(args)
 
 
+def test_vllm_takes_no_variable_of_a_service_for_a_setting_of_its_own() -> None:
+    """A kubelet sets VLLM_PORT=tcp://... for a Service named vllm, and vLLM does not start with that."""
+    assert one("service.yaml", "Service", "vllm")
+    assert one("engines-vllm.yaml", "Deployment", "vllm")["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_the_target_says_of_the_monitoring_what_it_is() -> None:
     spec = target.load_target("chat", EXAMPLES / "drill.yaml")
     yaml = YAML(typ="safe")
