@@ -187,7 +187,8 @@ class Api:
             opened(response)
             with kubehttp.given_back(response):
                 if response.status != 200:
-                    raise self._refusal(request.what, self._read(response, self.clock.mono() + self.limits.read_s))
+                    answer = self._read(response, self.clock.mono() + self.limits.read_s)
+                    raise self.refused(request.what, answer.status, answer.data)
                 for line in kubehttp.lines(response):
                     yield self._event(request.what, kubehttp.parsed(line))
         except NoAnswer as error:
@@ -198,7 +199,7 @@ class Api:
         if not isinstance(said, dict):
             raise NoAnswer("answers with a change of nothing")
         if event.get("type") == "ERROR":
-            raise self._refusal(what, _Answer(int(said.get("code") or 500), None, said))
+            raise self.refused(what, int(said.get("code") or 500), said)
         return event
 
     def may(self, right: Right, namespace: str) -> bool:
@@ -301,7 +302,7 @@ class Api:
                 answer = self._read(self._open(request, read_s=read_s), deadline)
                 if answer.status < 300:
                     return answer
-                failure = self._refusal(request.what, answer)
+                failure = self.refused(request.what, answer.status, answer.data)
                 if not _worth_another(answer, request.again):
                     raise failure
                 wait_s = max(wait_s, kubehttp.seconds(answer.retry_after, self.clock.wall()))
@@ -353,9 +354,6 @@ class Api:
     def where(self, what: str) -> str:
         """Return how an error of this cluster begins."""
         return f"cluster {self.name}: {what}"
-
-    def _refusal(self, what: str, answer: _Answer) -> ClusterError:
-        return self.refused(what, answer.status, answer.data)
 
     def refused(self, what: str, status: int, data: Json) -> ClusterError:
         """Return the error for a call that was answered with no."""

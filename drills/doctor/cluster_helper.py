@@ -39,14 +39,14 @@ def look(api: Api, spec: TargetSpec, wanted: Wanted) -> Iterator[Finding]:
 
 def _no_account(namespace: str, target: str, planned: list[str]) -> Finding:
     what = f"the helper has none, and {', '.join(planned)} has it uncordon the node when no driver does"
-    name = "drill-node"
+    name, role = "drill-node", "drill-nodes"  # as in docs/kubernetes.md
     return missing(
         GROUP,
         "service account",
         what,
         f"kubectl -n {namespace} create serviceaccount {name}",
-        f"kubectl create clusterrole {name} --verb=get,patch --resource=nodes",
-        f"kubectl create clusterrolebinding {name} --clusterrole={name} --serviceaccount={namespace}:{name}",
+        f"kubectl create clusterrole {role} --verb=get,patch --resource=nodes",
+        f"kubectl create clusterrolebinding {name} --clusterrole={role} --serviceaccount={namespace}:{name}",
         f"in drill.yaml, targets.{target}.kubernetes.helper:",
         f"  service_account: {name}",
         refuses=True,
