@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from drills import beside
-from drills.active import ActiveFaults
+from drills.active import DEADLINE_SLACK_S, ActiveFaults
 from drills.clock import Clock
 from drills.errors import DrillError
 from drills.model import BringsProxies, Context, Fault, HasLedger, Json, NodeAccess, Replica, Target
@@ -16,6 +16,8 @@ from drills.probes.sampler import Job
 from drills.proxies import LedgerProxies
 
 FOLLOW_S: Final = 0.5
+#: A timer must not outlast the helper it runs in, which is made for as long as the run may take.
+SLACK_S: Final = 2 * DEADLINE_SLACK_S
 #: So often it is tried to put a proxy in front of one replica.
 TRIES: Final = 3
 
@@ -33,7 +35,7 @@ class Followed:
         context: Context,
         lasts_s: float,
     ) -> None:
-        self.target, self.tell, self._lasts_s = target, context.tell, lasts_s
+        self.target, self.tell, self._until_mono = target, context.tell, clock.mono() + lasts_s - SLACK_S
         told, noted = beside.telling(context.tell), beside.telling(note)
         self.active = ActiveFaults(run, target, clock, tell=told, note=noted, context=context)
         self.wanted = False
@@ -93,7 +95,8 @@ class Followed:
     def _put(self, replicas: Sequence[Replica]) -> None:
         number, self._number = self._number, self._number + 1
         made = LedgerProxies(LedgerProxies.Params(), self.target.kind)
-        self.active.put_on(number, made, replicas, fault_s=self._lasts_s)
+        left_s = max(0.0, self._until_mono - self.active.clock.mono())
+        self.active.put_on(number, made, replicas, fault_s=left_s)
 
     def _say_gap(self, replica: Replica, until_mono: float | None) -> None:
         """Say since when and until when a replica may have served without being seen."""

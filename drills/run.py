@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from drills import beside, followed, gate, headroom, lock, output, victims
+from drills import beside, followed, gate, headroom, lifetime, lock, output, victims
 from drills.active import ActiveFaults
 from drills.clock import rng
 from drills.errors import DrillError, Refused, Stopped, Unreachable
@@ -34,7 +34,6 @@ ASK_INTERVAL_S = 1.0  # between two looks at what is asked of the run, and at it
 ASK_AGAIN_S = 5.0  # after one that got no answer
 WATCH_S = 20.0  # of good service before the recovery may end early
 DRAIN_S = 8.0
-LOCK_SLACK_S = 300.0  # a lock outlives the planned phases by this: start, deeds and revert need time too
 
 
 class Drill:
@@ -59,7 +58,7 @@ class Drill:
         self.around = Surroundings(
             s.plan, s.target, s.clock, tell=self.tell, note=self.note, ours=lambda: self.active.receipts
         )
-        lives_s = sum(self.plan["phases"][f"{p}_s"] for p in Phase) + LOCK_SLACK_S
+        lives_s, self.deeds_s = (count(s.plan, s.faults) for count in (lifetime.run_s, lifetime.deeds_s))
         calm = Context(self.tell, s.clock.sleep, s.clock.mono, lambda: self.stop.reason is not None)
         self.proxies = followed.Followed(self.run, s.target, s.clock, note=self.note, context=calm, lasts_s=lives_s)
         mine = lock.mine(self.run, s.folder, lives_s, os.getpid(), s.clock)
@@ -187,7 +186,7 @@ class Drill:
         if not found["ok"]:
             raise Refused(f"gate: not in steady state: {found['reason']}; nothing was touched")
         self.s.view.say(f"gate ok: {len(found['replicas'])} replicas answer completions")
-        self.around.begin(sum(self.plan["phases"][f"{p}_s"] for p in Phase) + WATCH_S + DRAIN_S)
+        self.around.begin(lifetime.phases_s(self.plan) + self.deeds_s + WATCH_S + DRAIN_S)
         return chosen
 
     def _preflight(self) -> tuple[list[list[Replica]], list[str]]:
@@ -238,13 +237,15 @@ class Drill:
             self._hold(planned[f"{phase}_s"])
             self._undisturbed()
         self._phase(Phase.FAULT, planned["fault_s"])
+        fault_s = planned["fault_s"] + self.deeds_s  # one that is held waits for the deeds of the others
         everybody = [victim for picked in chosen for victim in picked]
         for number, one in enumerate(beside.wanted(self.plan, self.target, everybody)):
-            self.beside.put_on(number, one, everybody, fault_s=planned["fault_s"] + planned["recovery_s"] + WATCH_S)
+            lasts_s = fault_s + planned["recovery_s"] + WATCH_S
+            self.beside.put_on(number, one, everybody, fault_s=lasts_s)
         began = self.clock.mono()
         for number, fault in enumerate(self.s.faults):
             self._enough_left(fault, chosen[number])
-            self.active.put_on(number, fault, chosen[number], fault_s=planned["fault_s"])
+            self.active.put_on(number, fault, chosen[number], fault_s=fault_s)
         self._hold(planned["fault_s"] - (self.clock.mono() - began))
         self.active.revert_all()
         self._phase(Phase.RECOVERY, planned["recovery_s"])

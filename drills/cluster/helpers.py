@@ -110,6 +110,7 @@ class Helpers:
         self.api, self.namespace, self.helper = api, namespace, helper
         self.run, self.labels, self.clock = run, labels, clock
         self._hosts: dict[str, RemoteHost] = {}
+        self._made_mono: dict[str, float] = {}  # of those that were made here: when
         self._links: list[Link] = []
 
     def on(self, node: str) -> RemoteHost:
@@ -117,6 +118,7 @@ class Helpers:
         if node not in self._hosts:
             name = name_of(self.run, node)
             if not _stays(self._until_settled(name)):
+                self._made_mono[node] = self.clock.mono()
                 self._create(node)
             self._until_ready(name, node)
             self._hosts[node] = self._host(name, node)
@@ -125,6 +127,11 @@ class Helpers:
     def found(self) -> Mapping[str, str]:
         """Return the helpers of this run that there are: node → pod."""
         return {node: pod for node, pod, _ in self._rows()}
+
+    def lives_s(self, node: str) -> float:
+        """Return how long the helper of that node lives at least, seconds; infinite for one that others have made."""
+        made_mono = self._made_mono.get(node)
+        return float("inf") if made_mono is None else made_mono + int(self.helper.lives_s) - self.clock.mono()
 
     def staying(self) -> frozenset[str]:
         """Return the nodes whose helper is there to stay: one that is ending takes its timers with it."""

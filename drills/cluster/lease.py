@@ -42,7 +42,7 @@ class LeaseLock:
         self.api, self.namespace, self.name, self.target = api, namespace, name, target
 
     def held(self) -> Lock | None:
-        """Return the lock; one that is not renewed expires earlier than its run would have ended."""
+        """Return the lock. It expires some time after it was last renewed, however long its run may take."""
         return self._lock(self._read())
 
     def take(self, lock: Lock, clock: Clock) -> None:
@@ -135,7 +135,7 @@ class LeaseLock:
         remove = f"kubectl --namespace {self.namespace} delete lease {self.name}"
         lock = locks.parse(text or "", f"lease {self.name} in {self.namespace}", remove)
         renewed = wall(spec.get("renewTime"))
-        until = lock.expires_wall if renewed is None else min(lock.expires_wall, renewed + LIVES_S)
+        until = lock.expires_wall if renewed is None else renewed + LIVES_S
         return replace(lock, expires_wall=until)
 
     def _lease(self, lock: Lock, now_wall: float, before: Json | None) -> Json:

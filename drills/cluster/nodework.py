@@ -69,6 +69,8 @@ class NodeWork:
         armed: Json = {}
         for node, part in parts(receipt).items():
             try:
+                self.host(receipt.run, node)
+                self._refuse_too_long(part)
                 armed[node] = self._custody(receipt.run, node).arm(part)
             except Exception as error:
                 self._call_off(receipt, armed)
@@ -77,6 +79,15 @@ class NodeWork:
                 raise
         first = armed[receipt.host] if receipt.host in armed else next(iter(armed.values()))
         return {**first, "nodes": sorted(armed)}
+
+    def _refuse_too_long(self, part: Receipt) -> None:
+        """Refuse a timer that would end with its helper, in the middle of the deed perhaps."""
+        left_s = self.helpers(part.run).lives_s(part.host)
+        if part.deadline_s > left_s:
+            raise Refused(
+                f"its timer runs for {part.deadline_s:.0f} s and its helper pod lives for {left_s:.0f} s only: "
+                "plan fewer victims, or longer phases"
+            )
 
     def _call_off(self, receipt: Receipt, armed: Iterable[str]) -> None:
         for node, part in parts(receipt).items():

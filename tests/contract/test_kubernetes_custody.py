@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,9 +16,12 @@ from drills import lock as locks
 from drills import recover as recovering
 from drills.access.kubernetes import Limits, connect
 from drills.access.kubetypes import ClusterAway, ClusterError
+from drills.access.remote import RemoteHost
 from drills.clock import Clock
 from drills.cluster.custody import ClusterCustody
+from drills.cluster.helpers import Helper, Helpers
 from drills.cluster.lease import LIVES_S, name_of
+from drills.cluster.nodework import NodeWork
 from drills.custody import Custody, Lock, LockLost, LockUnreadable
 from drills.errors import Refused
 from drills.model import Receipt, Restored
@@ -120,6 +125,14 @@ def test_a_driver_that_renews_stays(store: Store) -> None:
     keeper.renew(lock(), At(1170.0))
     with pytest.raises(Refused, match="holds it"):
         custody().take(lock("bbbb2222"), At(1300.0))
+
+
+def test_a_driver_that_renews_stays_beyond_the_time_it_was_given(store: Store) -> None:
+    keeper, short = custody(), lock(lives_s=100.0)
+    keeper.take(short, At(1000.0))
+    keeper.renew(short, At(1150.0))
+    with pytest.raises(Refused, match="holds it"):
+        custody().take(lock("bbbb2222"), At(1200.0))
 
 
 def test_a_driver_of_this_machine_is_asked_for_by_its_pid(store: Store) -> None:
@@ -282,3 +295,17 @@ def test_what_needs_a_timer_is_refused_before_anything_is_written(store: Store) 
     with pytest.raises(Refused, match=r"needs a helper: name its image in kubernetes\.helper"):
         custody().arm(replace(receipt(), undo=({"do": "remove", "path": "/x"},)))
     assert store.objects == {}
+
+
+def test_no_timer_is_armed_that_would_end_with_its_helper(store: Store) -> None:
+    keeper = custody()
+    assert isinstance(keeper, ClusterCustody)
+    made = Helpers(keeper._api, "llm", Helper("drills:1", lives_s=900.0), run="aaaa1111", labels={}, clock=Clock())
+    made._made_mono["node-1"] = Clock().mono() - 300.0
+    work = NodeWork(lambda run: made, "prod")
+    made._hosts["node-1"] = cast("RemoteHost", SimpleNamespace())
+    work._custody = lambda run, node: pytest.fail("it was armed")  # type: ignore[method-assign]
+    long = replace(receipt(), undo=({"do": "remove", "path": "/x"},), deadline_s=930.0)
+    work._refuse_too_long(replace(long, deadline_s=590.0))
+    with pytest.raises(Refused, match=r"node node-1: its timer runs for 930 s and its helper pod lives for [56]\d\d s"):
+        work.arm(long)

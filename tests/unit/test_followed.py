@@ -131,6 +131,15 @@ def test_a_new_replica_is_followed_and_seen_from_its_first_request_on(bench: Ben
     assert bench.events("ledger.gap") == []
 
 
+def test_no_timer_outlasts_the_run_however_late_it_is_armed(bench: Bench) -> None:
+    followed = begun(bench)
+    bench.mono += 10.0
+    look(followed, NEW)
+    first, later = (data["receipt"]["deadline_s"] for data in bench.events("receipt"))
+    assert first < 60.0
+    assert later == first - 12.0  # two seconds took the first one
+
+
 def test_one_that_was_ready_before_leaves_a_gap(bench: Bench) -> None:
     followed = begun(bench)
     began = bench.mono
