@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from drills import abilities, experiment, model, plan, target, yamlfile
 from tests.unit.test_plan import GOOD, made, problem
 
@@ -27,17 +29,20 @@ def test_every_ability_has_words_for_people() -> None:
             assert not {word for word in protocols if word in abilities.lacking(need, "t", kind)}
 
 
-def test_a_reset_on_kubernetes_is_refused_for_what_it_is() -> None:
-    """Whoever wrote only `lab: crash` is not told about `planned`."""
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("crash", "how: crash is not for a target of kind 'kubernetes'; use planned"),
+        ("{lab: crash}", "how: nothing said for a target of kind 'kubernetes'; add `kubernetes: planned`"),
+        ("{lab: crash, kubernetes: planned}", "needs nodes whose GPUs a job can reset"),
+    ],
+)
+def test_a_reset_that_a_cluster_cannot_take_is_told_what_it_lacks(how: str, words: str) -> None:
     spec = target.from_document(yamlfile.parse(Path("d.yaml"), CLUSTER)).pick()
-    for how in ("crash", "{lab: crash}", "{lab: crash, kubernetes: planned}"):
-        text = GOOD.replace(
-            "pod-kill: {victims: 1, how: {lab: delete, hosts: kill-process}}", f"gpu-reset: {{how: {how}}}"
-        )
-        said = (
-            "x.yaml:10: faults[0].gpu-reset: is not in this version for Kubernetes; use --target lab, or drill pod-kill"
-        )
-        assert problem(text, spec) == said
+    text = GOOD.replace("pod-kill: {victims: 1, how: {lab: delete, hosts: kill-process}}", f"gpu-reset: {{how: {how}}}")
+    said = problem(text, spec)
+    assert said.startswith("x.yaml:10: faults[0].gpu-reset: ")
+    assert words in said
 
 
 def test_a_parameter_that_means_nothing_is_not_among_the_steps() -> None:
