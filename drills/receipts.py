@@ -110,10 +110,15 @@ def _unfit(step: Json, where: str) -> str:
 
 
 def revert(target: Target, receipt: Receipt, ctx: Context) -> Restored:
-    """Undo the receipt at the target and tell the journal what could not be done. The usual `Fault.revert`."""
-    restored, manual_commands = target.custody.undo(receipt)
-    if manual_commands:
-        ctx.tell("undo.failed", {"receipt": receipt.id, "manual": manual_commands})
+    """Undo the receipt at the target and tell the journal what could not or need not be done.
+
+    The usual `Fault.revert`.
+    """
+    restored, said = target.custody.undo(receipt)
+    if said and restored is Restored.CLEAN:
+        ctx.tell("undo.needless", {"receipt": receipt.id, "why": said})
+    elif said:
+        ctx.tell("undo.failed", {"receipt": receipt.id, "manual": said})
     return restored
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from drills.cluster import podproxy
-from drills.cluster.helpers import STATE_DIR
+from drills.cluster.helpers import STATE_DIR, NodeGone
 from drills.errors import DrillError, Refused
 from drills.model import Host, Json, Replica
 
@@ -76,7 +76,7 @@ class Fronts:
         return said
 
     def look(self, spots: Sequence[Json]) -> list[Json]:
-        """Return for each what is there."""
+        """Return for each what is there: nothing, where the node itself is gone."""
         return self._ask("look", spots)
 
     def any(self) -> bool:
@@ -113,7 +113,12 @@ class Fronts:
         return [by_spot[spot["node"], spot["uid"]] for spot in spots]
 
     def _on(self, node: str, command: str, spots: Sequence[Json]) -> list[Json]:
-        host = self._host_of(node)
+        try:
+            host = self._host_of(node)
+        except NodeGone:
+            if command != "look":
+                raise
+            return [dict(podproxy.NOTHING, gone=True) for _ in spots]
         argv = [*PROGRAM, host.python, "-m", "drills.cluster.podproxy", command]
         began = time.monotonic()
         done = host.run(argv, timeout_s=COMMAND_S, stdin=json.dumps({"spots": list(spots)}) + "\n")

@@ -18,7 +18,7 @@ from typing import Final
 from drills.access.kubeexec import TIMED_OUT
 from drills.access.kubelink import Link
 from drills.access.kubernetes import Api
-from drills.access.kubetypes import PODS, ClusterError
+from drills.access.kubetypes import NODES, PODS, ClusterError
 from drills.access.remote import PROGRAM, SERVE, RemoteHost
 from drills.clock import Clock
 from drills.errors import Refused, Unreachable
@@ -101,6 +101,10 @@ def runs(api: Api, namespace: str, labels: Mapping[str, str]) -> list[str]:
     return sorted(set(found))
 
 
+class NodeGone(Refused):
+    """The node is no node of the cluster any more: whatever was changed on it is gone with it."""
+
+
 class Helpers:
     """The helper pods of one run. `labels` say whose they are beside that."""
 
@@ -132,6 +136,15 @@ class Helpers:
         """Return how long the helper of that node lives at least, seconds; infinite for one that others have made."""
         made_mono = self._made_mono.get(node)
         return float("inf") if made_mono is None else made_mono + int(self.helper.lives_s) - self.clock.mono()
+
+    def node_is_gone(self, node: str) -> bool:
+        """Whether the cluster has no such node any more; who may not look takes it to be there (Unreachable)."""
+        try:
+            return self.api.find(NODES, None, node) is None
+        except ClusterError as error:
+            if isinstance(error, Unreachable):
+                raise
+            return False
 
     def staying(self) -> frozenset[str]:
         """Return the nodes whose helper is there to stay: one that is ending takes its timers with it."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from drills.access.filecustody import FileCustody
 from drills.access.remote import RemoteHost
-from drills.cluster.helpers import STATE_DIR, Helpers
+from drills.cluster.helpers import STATE_DIR, Helpers, NodeGone
 from drills.errors import DrillError, Refused, Unreachable
 from drills.model import Json, Receipt, Restored
 from drills.receipts import manual
@@ -32,6 +32,7 @@ class NodeWork:
         self._runs: dict[str, Helpers] = {}
         self._pods: dict[tuple[str, str], Json] = {}
         self._timers: dict[str, tuple[float, Json]] = {}
+        self._gone: set[str] = set()  # nodes that the cluster has no more
 
     def helpers(self, run: str) -> Helpers:
         """Return the helpers of a run; none is made by that."""
@@ -40,9 +41,11 @@ class NodeWork:
         return self._runs[run]
 
     def host(self, run: str, node: str) -> RemoteHost:
-        """Return the helper of a run on a node, made now if there is none. Raises Refused."""
+        """Return the helper of a run on a node, made now if there is none. Raises Refused, NodeGone too."""
         if not node:
             raise Refused("the pod is on no node yet")
+        if node in self._gone:
+            raise NodeGone(f"node {node} is gone")
         return self.helpers(run).on(node)
 
     def processes(self, run: str, node: str, uid: str, container: str) -> Json:
@@ -98,12 +101,16 @@ class NodeWork:
     def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
         """Carry out the undo steps, each on its node; one node that fails does not stop the others.
 
+        What was changed on a node that is gone is gone with it, which is all that is said of it.
         Raises Unreachable when all that is wrong is that one does not answer now.
         """
         restored, by_hand = Restored.CLEAN, []
         silent: Unreachable | None = None
         for node, part in parts(receipt).items():
             try:
+                if self._is_gone(receipt.run, node):
+                    by_hand.append(f"# node {node} is gone, and with it what was changed there")
+                    continue
                 state, commands = self._custody(receipt.run, node).undo(part)
             except Unreachable as error:
                 silent = silent or error
@@ -119,11 +126,16 @@ class NodeWork:
             by_hand.append(f"# {silent}")
         return restored, by_hand
 
+    def _is_gone(self, run: str, node: str) -> bool:
+        if self.helpers(run).node_is_gone(node):
+            self._gone.add(node)
+        return node in self._gone
+
     def disarm(self, receipt: Receipt) -> bool:
-        """End the timers; a node whose helper is gone has none."""
+        """End the timers; a node that is gone, or whose helper is, has none."""
         ok = True
         for node, part in parts(receipt).items():
-            if node in self.helpers(receipt.run).staying():
+            if node not in self._gone and node in self.helpers(receipt.run).staying():
                 ok = self._custody(receipt.run, node).disarm(part) and ok
         return ok
 

@@ -47,8 +47,8 @@ def opened(spec: TargetSpec, _options: Options, echo: Echo) -> Iterator[Target]:
 
 
 def found(spec: TargetSpec) -> Target | None:
-    """Return the target; it is no less there when the drill is over."""
-    return _target(spec)
+    """Return the target, to put things back on it: nobody may serve now, as when a node is worked on."""
+    return _target(spec, drilled=False)
 
 
 def custody(spec: TargetSpec) -> ClusterCustody:
@@ -100,7 +100,7 @@ def _custody(spec: TargetSpec, api: Api) -> ClusterCustody:
     return ClusterCustody(api, k.namespace, k.selector, spec.name, k.helper)
 
 
-def _target(spec: TargetSpec, api: Api | None = None) -> KubernetesTarget:
+def _target(spec: TargetSpec, api: Api | None = None, *, drilled: bool = True) -> KubernetesTarget:
     """Connect. Slots that a run which was cut short has told of are kept."""
     api = api or _api(spec)
     keeper = _custody(spec, api)
@@ -111,4 +111,4 @@ def _target(spec: TargetSpec, api: Api | None = None) -> KubernetesTarget:
         beside = receipt.prior.get("bystanders")
         pinned = [*receipt.victims, *(beside if isinstance(beside, list) else ())]
         slots |= {str(one["uid"]): str(one["name"]) for one in pinned if {"uid", "name"} <= set(one)}
-    return KubernetesTarget(spec, api, keeper, slots)
+    return KubernetesTarget(spec, api, keeper, slots, drilled=drilled)

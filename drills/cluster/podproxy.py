@@ -44,6 +44,8 @@ READY_S, PROOF_S, ASK_S, POLL_S = 15.0, 10.0, 3.0, 0.1
 DRAINED_S, KILLED_S = 17.0, 2.0
 #: What every server of the OpenAI API answers; whether it does is not what is proven.
 PATH = "/v1/models"
+#: What `look` says where nothing of the run is there.
+NOTHING: Json = {"lives": False, "rules": 0, "through": False, "beside": 0, "changed": []}
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 HOST = LocalHost()
 
@@ -114,7 +116,7 @@ def look(spot: Json) -> Json:
     """Say what is there: rules of the run, the proxy, connections beside it, and whether a request goes through."""
     folder = Path(spot["folder"])
     lives = running(folder)
-    found: Json = {"lives": lives, "rules": 0, "through": False, "beside": 0, "changed": []}
+    found: Json = {**NOTHING, "lives": lives}
     try:
         prefix = iptables.enter(HOST, spot["netns"])
     except DrillError:  # the pod is gone, and its network with it, but for what we keep in it

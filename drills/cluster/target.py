@@ -45,7 +45,10 @@ class KubernetesTarget(Fronted):
     kind = "kubernetes"
     state_dir = STATE_DIR  # in a helper; nothing of ours lies on the node itself
 
-    def __init__(self, spec: TargetSpec, api: Api, custody: ClusterCustody, slots: Mapping[str, str]) -> None:
+    def __init__(
+        self, spec: TargetSpec, api: Api, custody: ClusterCustody, slots: Mapping[str, str], *, drilled: bool = True
+    ) -> None:
+        """Look at the pods. One that is not to be drilled, only put back, may have none. Raises Refused, UsageError."""
         assert spec.kubernetes is not None
         self.spec, self.api, self.where = spec, api, spec.kubernetes
         self.name, self.sla, self.endpoint, self.model = spec.name, spec.sla, spec.url, spec.model
@@ -67,9 +70,7 @@ class KubernetesTarget(Fronted):
         self._changes = Changes(api, self.where.namespace, self._selectors, self._slim, self._slots)
         self._hands = Hands(api, self.where.namespace, self._pods, self._changes.disrupted)
         self.alert_labels = spec.service_labels()
-        found = self._pods()
-        self._refuse_nobody(found)
-        self.expected_replicas = self._expected(found)
+        self.expected_replicas = self._expected_of_drilled() if drilled else 0
 
     def close(self) -> None:
         """End the watches and connections."""
@@ -310,6 +311,11 @@ class KubernetesTarget(Fronted):
 
     def _port(self, pod: Pod) -> int:
         return self.where.port if pod.role == "primary" else self.where.fallback_port or self.where.port
+
+    def _expected_of_drilled(self) -> int:
+        found = self._pods()
+        self._refuse_nobody(found)
+        return self._expected(found)
 
     def _expected(self, found: list[Pod]) -> int:
         """Return how many primaries their controllers should keep; where they do not say, how many there are."""
