@@ -50,7 +50,7 @@ class GpuNode(Protocol):
         """Give the labels their values back."""
 
     def progress(self, step: Json, reset: str, human: str | None = None) -> None:
-        """Note on the node how far the reset is, and why a person has to look."""
+        """Note on the node how far the reset is, and why a person has to look; without one, DrillError if not ours."""
 
     def offers_again(self, step: Json, stopping: Callable[[], bool]) -> int | None:
         """Wait, bounded, until the node offers as many GPUs as before; returns how many it offers."""
@@ -58,11 +58,20 @@ class GpuNode(Protocol):
     def put_back(self, step: Json) -> str | None:
         """Put the node back at once; returns what keeps it from that."""
 
-    def clean(self, since_wall: float) -> list[str]:
-        """Delete the pods that this node refused since then for want of a GPU; returns their names."""
+    def gone(self) -> bool:
+        """Whether the cluster has no such node any more."""
 
-    def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> Sequence[str]:
-        """Begin the reset, which nothing repeats; returns its command. Refused when it was begun before."""
+    def refused(self, since_wall: float) -> list[tuple[str, str]]:
+        """Return name and UID of the target's pods that this node refused since then for want of a GPU."""
+
+    def delete(self, pod: str, uid: str) -> None:
+        """Delete a pod that the node refused, unless it is another by now."""
+
+    def command_of_reset(self, uuid: str) -> list[str]:
+        """Return the command that resets that GPU."""
+
+    def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> None:
+        """Begin the reset, which nothing repeats. Refused when it was begun before."""
 
     def reset(self, job: str) -> Json | None:
         """Return {active, rc, text, began_s, ended_s} of a reset; None when it was not begun."""

@@ -13,6 +13,7 @@ again: what the node says of that is some seconds old, and pods that come too ea
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import ssl
@@ -55,9 +56,9 @@ class Busy(Exception):
 class Problem(Exception):
     """What could not be put back, or asked, in a sentence."""
 
-    def __init__(self, text: str, *, again: bool = False, conflict: bool = False) -> None:
+    def __init__(self, text: str, *, again: bool = False, conflict: bool = False, gone: bool = False) -> None:
         super().__init__(text)
-        self.again, self.conflict = again, conflict
+        self.again, self.conflict, self.gone = again, conflict, gone
 
 
 class Nodes(Protocol):
@@ -128,8 +129,21 @@ def pause(node: Json, step: Json) -> Json:
 
 
 def progress(node: Json, step: Json, reset: str, human: str | None = None) -> Json:
-    """Return the patch that notes how far the reset is, and why a person has to look; how an earlier one ended goes."""
+    """Return the patch that notes how far the reset is, and why a person has to look; how an earlier one ended goes.
+
+    Raises Problem when the node is not ours to work on any more: somebody has put it back. That a person has to look
+    is noted all the same, and closes the node again.
+    """
+    name, whose = step["node"], mark_of(node).get("run")
     told: Json = {MARK: marked(step, reset=reset), ENDED: None} | ({HUMAN: human} if human else {})
+    if human and whose not in (None, step["run"]):
+        return _patch(node, {"annotations": {HUMAN: human}})
+    closed = bool((node.get("spec") or {}).get("unschedulable"))
+    if human:
+        close = step["cordon"] and not closed
+        return _patch(node, {"annotations": told}) | ({"spec": {"unschedulable": True}} if close else {})
+    if whose != step["run"] or (reset == BEGUN and not closed):
+        raise Problem(f"node {name}: its mark or its cordon is gone: somebody has put it back meanwhile")
     return _patch(node, {"annotations": told})
 
 
@@ -189,7 +203,7 @@ def change(nodes: Nodes, name: str, body_of: Callable[[Json], Json | None]) -> J
                 raise
         else:
             return node
-    raise Problem(f"node {name}: is changed by others all the time")
+    raise Problem(f"node {name}: is changed by others all the time", again=True)
 
 
 @dataclass(frozen=True)
@@ -202,6 +216,8 @@ class Clock:
 
 def undo(nodes: Nodes, step: Json, *, wait_s: float, clock: Clock, settled: bool = False) -> str:
     """Put a node back; returns what still keeps it, "" when nothing does. A server that is away is asked again.
+
+    A node that is gone has nothing to put back.
 
     `settled`: what watches the GPUs is back already, and the node is known to offer them.
     """
@@ -220,8 +236,8 @@ def undo(nodes: Nodes, step: Json, *, wait_s: float, clock: Clock, settled: bool
         except Busy:
             why = f"node {step['node']} stays cordoned: nobody knows how its reset ended: `drill recover`"
         except Problem as problem:
-            if not problem.again:
-                return str(problem)
+            if problem.gone or not problem.again:
+                return "" if problem.gone else str(problem)
             why = str(problem)
         else:
             return kept[0]
@@ -301,9 +317,10 @@ class InCluster:
             with opener.open(request, timeout=CALL_TIMEOUT_S) as response:
                 return dict(json.load(response))
         except urllib.error.HTTPError as error:
-            again = error.code in (429, 500, 502, 503, 504)
-            raise Problem(f"{what}: HTTP {error.code}", again=again, conflict=error.code == 409) from None
-        except (OSError, ValueError) as error:
+            again = error.code in (401, 429, 500, 502, 503, 504)  # 401: a token that is being renewed
+            conflict, gone = error.code == 409, error.code == 404
+            raise Problem(f"{what}: HTTP {error.code}", again=again, conflict=conflict, gone=gone) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:  # the last: an answer that was cut short
             why = getattr(error, "reason", error)
             raise Problem(f"{what}: the API server does not answer ({type(why).__name__})", again=True) from None
 

@@ -83,7 +83,7 @@ def _problem(error: ClusterError) -> Problem:
     """Return the problem that it is; a server that is away is no problem of the node (Unreachable)."""
     if isinstance(error, ClusterAway):
         raise error
-    return Problem(str(error), conflict=error.status == 409)
+    return Problem(str(error), conflict=error.status == 409, gone=error.status == 404)
 
 
 def _error(problem: Problem) -> DrillError:

@@ -98,15 +98,34 @@ class ClusterCustody:
             raise
 
     def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
-        """Carry out the undo steps: those of the API from here, the others on their nodes."""
+        """Carry out the undo steps: those on their nodes, then those of the API from here.
+
+        A node is opened when it is as it was; one that does not answer keeps nobody from that, and is told last.
+        """
         self.run = receipt.run
-        failed = []
-        for step in reversed([step for step in receipt.undo if step["do"] in cordon.STEPS]):
+        rest = replace(receipt, undo=tuple(step for step in receipt.undo if step["do"] not in cordon.STEPS))
+        restored, silent = Restored.CLEAN, None
+        by_hand: list[str] = []
+        try:
+            if rest.undo or rest.holds:
+                restored, by_hand = self.nodes.undo(rest)
+        except Unreachable as error:
+            silent = error
+        failed = self._undo_here(receipt)
+        if silent is not None:
+            raise silent
+        return (Restored.DIRTY if failed else restored), [*failed, *by_hand]
+
+    def _undo_here(self, receipt: Receipt) -> list[str]:
+        """Carry out the steps of the API, nodes first: a job tells how its reset ended, so it stays while one fails."""
+        failed: list[str] = []
+        here = [step for step in receipt.undo if step["do"] in cordon.STEPS]
+        for step in sorted(here, key=lambda step: cordon.STEPS.index(step["do"])):
+            if failed and step["do"] == "job":
+                break
             if why := cordon.carry_out(self._api, step):
                 failed += [f"# {why}", manual(step)]
-        rest = replace(receipt, undo=tuple(step for step in receipt.undo if step["do"] not in cordon.STEPS))
-        restored, by_hand = self.nodes.undo(rest) if rest.undo or rest.holds else (Restored.CLEAN, [])
-        return (Restored.DIRTY if failed else restored), [*failed, *by_hand]
+        return failed
 
     def disarm(self, receipt: Receipt) -> bool:
         """End the timers and take the receipt away."""

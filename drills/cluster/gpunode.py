@@ -183,26 +183,36 @@ class ClusterGpuNode:
         """Put the node back at once; returns what keeps it from that."""
         return nodemarks.undo(self._nodes, step, wait_s=0.0, clock=self._clock, settled=True) or None
 
-    def clean(self, since_wall: float) -> list[str]:
-        """Delete the pods that this node refused since then for want of a GPU, which nobody else does; returns them."""
-        keep = partial(_refused_for_gpu, node=self.name, since_wall=since_wall)
-        found, _ = self._api.list_all(PODS, self._where.namespace, keep=keep)
-        gone = sorted((name, uid) for name, uid in found if name)
-        for name, uid in gone:
-            body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
-            try:
-                self._api.delete(PODS, self._where.namespace, name, body)
-            except ClusterError as error:
-                if error.status not in (404, 409):
-                    raise
-        return [name for name, _ in gone]
+    def gone(self) -> bool:
+        """Whether the cluster has no such node any more."""
+        return self._api.find(NODES, None, self.name) is None
 
-    def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> Sequence[str]:
-        """Make the job that resets that GPU; returns the command that it runs."""
-        command = [*self.smi, "--gpu-reset", "-i", uuid]
+    def refused(self, since_wall: float) -> list[tuple[str, str]]:
+        """Return the target's own pods that this node refused since then, which nobody else deletes."""
+        keep = partial(_refused_for_gpu, node=self.name, since_wall=since_wall)
+        pods: set[tuple[str, str]] = set()
+        for selector in filter(None, (self._where.selector, self._where.fallback_selector)):
+            pods.update(self._api.list_all(PODS, self._where.namespace, labels=selector, keep=keep)[0])
+        return sorted((name, uid) for name, uid in pods if name)
+
+    def delete(self, pod: str, uid: str) -> None:
+        """Delete a pod, unless it is another by now."""
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        try:
+            self._api.delete(PODS, self._where.namespace, pod, body)
+        except ClusterError as error:
+            if error.status not in (404, 409):
+                raise
+
+    def command_of_reset(self, uuid: str) -> list[str]:
+        """Return the command that resets that GPU."""
+        return [*self.smi, "--gpu-reset", "-i", uuid]
+
+    def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> None:
+        """Make the job that resets that GPU."""
+        command = self.command_of_reset(uuid)
         body = resetjob.manifest(job, self.name, command, self._helper(), run=run, limit_s=limit_s, labels=self._labels)
         resetjob.begin(self._api, self._where.namespace, body)
-        return command
 
     def reset(self, job: str) -> Json | None:
         """Return what became of a reset; None when it was not begun."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from drills.errors import Refused, Stopped
@@ -12,20 +12,22 @@ AGAIN_S: Final = 1.0
 
 
 def await_budget(
-    target: Target, replica: Replica, ctx: Context, timeout_s: float, refused: Callable[[str], None]
+    target: Target, replicas: Sequence[Replica], ctx: Context, timeout_s: float, refused: Callable[[str, str], None]
 ) -> None:
-    """Wait until the budgets let the replica go; `refused` is told each new reason why they do not.
+    """Wait until the budgets let each replica go, all within that time; `refused` is told by name each new reason.
 
     Raises Refused when they do not in time, and Stopped: nothing was touched.
     """
-    deadline, told = ctx.mono() + timeout_s, ""
-    while refusal := cast("CanEvict", target).evict_replica(replica, grace_s=None, dry=True):
-        if refusal != told:
-            refused(refusal)
-            told = refusal
-        if ctx.stopping():
-            raise Stopped(f"while {replica.name} waited for its disruption budget")
-        if ctx.mono() >= deadline:
-            waited = f"for {timeout_s:g} s"
-            raise Refused(f"{replica.name}: its eviction is refused by the disruption budget {waited}: {refusal}")
-        ctx.sleep(AGAIN_S)
+    deadline = ctx.mono() + timeout_s
+    for replica in replicas:
+        told = ""
+        while refusal := cast("CanEvict", target).evict_replica(replica, grace_s=None, dry=True):
+            if refusal != told:
+                refused(replica.name, refusal)
+                told = refusal
+            if ctx.stopping():
+                raise Stopped(f"while {replica.name} waited for its disruption budget")
+            if ctx.mono() >= deadline:
+                waited = f"for {timeout_s:g} s"
+                raise Refused(f"{replica.name}: its eviction is refused by the disruption budget {waited}: {refusal}")
+            ctx.sleep(AGAIN_S)

@@ -66,7 +66,7 @@ class GpuReset:
     @property
     def deed_s(self) -> float:
         """Return the longest time that the deed takes, in seconds; the way back waits for one that is under way."""
-        return gpu_reset_planned.DEED_S if self._planned else gpu_reset_crash.DEED_S
+        return gpu_reset_planned.deed_s() if self._planned else gpu_reset_crash.DEED_S
 
     # ---- before --------------------------------------------------------------------------------------
 

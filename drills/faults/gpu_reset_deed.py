@@ -23,6 +23,7 @@ from drills.probes import gpu_host
 
 TEARDOWN_TIMEOUT_S: Final = 300.0  # from the eviction until nobody holds the GPU; also bounded by the run
 RESET_SLACK_S: Final = 90.0  # until the job's pod starts, and its end is told
+SETTINGS_TIMEOUT_S: Final = 60.0
 LOOK_AGAIN_S: Final = 1.0  # a look at the node is a command in the helper
 
 
@@ -79,12 +80,11 @@ class Deed(GpuDeed):
 
     def _await_budget(self, victims: Sequence[Replica]) -> None:
         """Wait until the budgets let all replicas go."""
-        for victim in victims:
 
-            def refused(reason: str, name: str = victim.name) -> None:
-                self.step("evict.refused", ok=False, replica=name, reason=reason)
+        def refused(name: str, reason: str) -> None:
+            self.step("evict.refused", ok=False, replica=name, reason=reason)
 
-            await_budget(self.target, victim, self.ctx, self.budget_timeout_s, refused)
+        await_budget(self.target, victims, self.ctx, self.budget_timeout_s, refused)
 
     def _evict(self, victims: Sequence[Replica]) -> None:
         for victim in victims:
@@ -118,8 +118,8 @@ class Deed(GpuDeed):
     def _attempt(self, uuid: str, job: str) -> str:
         self.quiet()
         self.node.progress(self.back, nodemarks.BEGUN)
-        command = self.node.begin_reset(job, uuid, run=self.receipt.run, limit_s=RESET_TIMEOUT_S)
-        self.step("reset.begin", ok=None, gpu=uuid, command=list(command), job=job)
+        self.step("reset.begin", ok=None, gpu=uuid, command=self.node.command_of_reset(uuid), job=job)
+        self.node.begin_reset(job, uuid, run=self.receipt.run, limit_s=RESET_TIMEOUT_S)
         found = wait_for_end(self.node, job, self.ctx) or {"rc": None, "text": "", "began_s": None}
         self._began[uuid] = found
         outcome = reset_outcome.classify(found["rc"], found["text"], self.prior["gpus"][uuid]["pci"])
@@ -138,7 +138,7 @@ class Deed(GpuDeed):
     def needs_human(self, uuid: str, sentence: str) -> NotRestored:
         """Leave a note on the node that keeps everybody from uncordoning it, and say what to do."""
         name = self.node.name
-        self.node.progress(self.back, nodemarks.BEGUN, f"GPU {uuid}: {sentence}")
+        self.node.progress(self.back, nodemarks.JUDGED, f"GPU {uuid}: {sentence}")
         return NotRestored(
             f"node {name}: GPU {uuid}: {sentence}. It stays cordoned; look at it (nvidia-smi -q -i {uuid}; dmesg | "
             f"grep NVRM); it may need a power cycle. When it is well: kubectl annotate node {name} {nodemarks.HUMAN}-, "
@@ -151,7 +151,7 @@ class Deed(GpuDeed):
         """Settings, watchers, then the cordon: the new replica must find its GPU offered."""
         for uuid in self.jobs:
             argv = command_of_settings(self.node, uuid, self.prior["gpus"][uuid])
-            done = self.host.run(argv, timeout_s=60.0)
+            done = self.host.run(argv, timeout_s=SETTINGS_TIMEOUT_S)
             self.step("settings.restored", ok=done.rc == 0, gpu=uuid, text=done.err.strip()[:TEXT_LIMIT])
         self.node.unpause(self.back)
         self.step("telemetry.restored", ok=True)

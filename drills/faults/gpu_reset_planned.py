@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from drills import receipts
 from drills.access import nodemarks
@@ -25,19 +25,23 @@ from drills.model import Context, HasGpuNodes, Json, Observation, Receipt, Repli
 from drills.nodes import GpuNode
 from drills.probes import gpu_host
 
-#: The timer puts the node back no earlier than this: longer than all steps of the deed together may take.
-DEADLINE_S: Final = 900.0
-#: From the eviction until the node takes pods again.
-DEED_S: Final = (
-    deed.TEARDOWN_TIMEOUT_S
-    + gpu_deed.RESET_TIMEOUT_S
-    + deed.RESET_SLACK_S
-    + gpu_deed.FABRIC_TIMEOUT_S
-    + nodemarks.OFFER_TIMEOUT_S
-)
 ATTEMPTS: Final = 2  # jobs a GPU may get: a refused reset has changed nothing
+LOOKS_S: Final = 15.0  # who holds the GPU, twice before each attempt
+GPU_S: Final = (
+    ATTEMPTS * (LOOKS_S + deed.RESET_SLACK_S + gpu_deed.RESET_TIMEOUT_S)
+    + gpu_deed.FABRIC_TIMEOUT_S
+    + deed.SETTINGS_TIMEOUT_S
+)
+VICTIM_S: Final = 10.0  # to have one evicted
+GPUS: Final = 4  # so many are reckoned with before it is known which; whoever waits allows for twice as much
+TIMER_SLACK_S: Final = 120.0  # the timer puts the node back so much later than the deed is over for certain
 SHARED: Final = ("VGPU", "Host VGPU", "Host VSGA")
 JOINED: Final = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing")  # NVLink peers are reset together, or not at all
+
+
+def deed_s(*, gpus: int = GPUS, victims: int = 1) -> float:
+    """Return how long it takes at most from the eviction until the node takes pods again, seconds."""
+    return deed.TEARDOWN_TIMEOUT_S + victims * VICTIM_S + gpus * GPU_S + nodemarks.OFFER_TIMEOUT_S
 
 
 class PlannedReset:
@@ -95,14 +99,17 @@ class PlannedReset:
                 "bystanders": bystanders(target, victims),
             },
             holds=(),
-            undo=(
-                *({"do": "run", "argv": command_of_settings(node, u, now["gpus"][u]), "timeout_s": 60} for u in uuids),
-                back,
+            undo=(  # the last comes first: settings before pods, and the jobs tell of their resets until the end
                 *({"do": "job", "name": name, "namespace": namespace} for names in jobs.values() for name in names),
+                back,
+                *({"do": "run", "argv": command_of_settings(node, u, now["gpus"][u]), "timeout_s": 60} for u in uuids),
             ),
-            deadline_s=max(deadline_s, DEADLINE_S + self.budget_timeout_s),
+            deadline_s=max(deadline_s, self._timer_s(len(uuids), len(victims))),
             params=self.params,
         )
+
+    def _timer_s(self, gpus: int, victims: int) -> float:
+        return deed_s(gpus=gpus, victims=victims) + self.budget_timeout_s + TIMER_SLACK_S
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
         """Go all the way: from the cordon until the node takes pods again."""
@@ -110,8 +117,13 @@ class PlannedReset:
 
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:  # noqa: ARG002
         """Prove by its uptime that each GPU was reset; without a job of ours nothing is in place but what it says."""
-        node = _node(target, receipt.host, receipt.run)
-        state, others_ok = node.state(), untouched(receipt.prior["bystanders"], target.replicas())
+        node, others_ok = (
+            _node(target, receipt.host, receipt.run),
+            untouched(receipt.prior["bystanders"], target.replicas()),
+        )
+        if node.gone():
+            return Observation(False, ({"what": "node", "node": node.name, "present": False},), others_ok)
+        state = node.state()
         here = {"what": "node", "node": node.name, **state, "as_before": as_before(state, receipt)}
         jobs = {uuid: _last_job(node, names) for uuid, names in receipt.prior["jobs"].items()}
         if all(job is None for job in jobs.values()):
@@ -127,23 +139,28 @@ class PlannedReset:
         """Judge a reset that nobody judged, and put the node back. Never resets."""
         node = _node(target, receipt.host, receipt.run)
         step = next(s for s in receipt.undo if s["do"] == "node")
+        if node.gone():
+            _tell(receipt, ctx, "node.gone", ok=None, node=node.name)
+            return receipts.revert(target, receipt, ctx)
         mark = nodemarks.parsed(node.state()["marks"].get(nodemarks.MARK))
         if mark.get("run") == receipt.run and mark.get("reset") == nodemarks.BEGUN:
             self._try_to_conclude(node, receipt, step, ctx)
         restored = receipts.revert(target, receipt, ctx)
-        if cleaned := node.clean(receipt.prior["since_wall"]):
-            ctx.tell("inject.step", {"receipt": receipt.id, "step": "pods.cleaned", "ok": True, "pods": cleaned})
+        _clean(node, receipt, ctx)
+        if restored is Restored.CLEAN and (why := not_back(node.state(), receipt)):
+            _tell(receipt, ctx, "node.as_before", ok=False, reason=why)
+            return Restored.DIRTY
         return restored
 
     def _try_to_conclude(self, node: GpuNode, receipt: Receipt, step: Json, ctx: Context) -> None:
-        """Judge what can be judged; without a look at the GPU the status of the reset decides about the cordon."""
+        """Judge what can be judged; a GPU that cannot be looked at is for a person, and the node stays cordoned."""
         try:
             self._conclude(node, receipt, step, ctx)
         except Unreachable:
             raise
         except DrillError as error:
-            told = {"receipt": receipt.id, "step": "reset.judged", "ok": None, "reason": str(error)}
-            ctx.tell("inject.step", told)
+            _tell(receipt, ctx, "reset.judged", ok=None, reason=str(error))
+            node.progress(step, nodemarks.BEGUN, f"nobody could look at its GPU after a reset: {error}")
 
     def _conclude(self, node: GpuNode, receipt: Receipt, step: Json, ctx: Context) -> None:
         """Judge the resets of a driver that died before it could; one under way is waited for, and never ended."""
@@ -161,7 +178,7 @@ class PlannedReset:
                 now = node.look()
                 found = reset_outcome.verify(uuid, receipt.prior["machine"], now, elapsed_s(now, job))
                 human += [f"GPU {uuid}: after its reset: {problem}" for problem in found.problems]
-        node.progress(step, nodemarks.BEGUN if human else nodemarks.JUDGED, "; ".join(human) or None)
+        node.progress(step, nodemarks.JUDGED, "; ".join(human) or None)
 
 
 # ---- why not ---------------------------------------------------------------------------------------------
@@ -206,6 +223,34 @@ def as_before(state: Json, receipt: Receipt) -> bool:
     """Whether cordon, labels and allocatable GPUs of the node are those from before, with no mark of ours."""
     before = receipt.prior["node"]
     return bool(state == {**before, "marks": {}})
+
+
+def not_back(state: Json, receipt: Receipt) -> str | None:
+    """Say what of ours stayed on the node; None when nothing did, or when it is how others have left it."""
+    before, name = receipt.prior["node"], receipt.host
+    if nodemarks.parsed(state["marks"].get(nodemarks.MARK)).get("run") == receipt.run:
+        return f"node {name}: still carries the mark of this run"
+    if ours := sorted(key for key, value in state["labels"].items() if value == nodemarks.paused(receipt.run)):
+        return f"node {name}: still paused: {', '.join(ours)}"
+    alone = (state["labels"], state["unschedulable"]) == (before["labels"], before["unschedulable"])
+    offers, had = state["allocatable"] or 0, before["allocatable"] or 0
+    if alone and not state["marks"] and offers < had:
+        return f"node {name}: offers {offers} GPUs, and offered {had} before: look at its device plugin and its GPUs"
+    return None
+
+
+def _clean(node: GpuNode, receipt: Receipt, ctx: Context) -> None:
+    """Delete the target's pods that the node refused meanwhile, each told before; one that stays spoils nothing."""
+    try:
+        for pod, uid in node.refused(receipt.prior["since_wall"]):
+            _tell(receipt, ctx, "pod.cleaned", ok=None, pod=pod, uid=uid)
+            node.delete(pod, uid)
+    except DrillError as error:
+        _tell(receipt, ctx, "pod.cleaned", ok=False, reason=str(error))
+
+
+def _tell(receipt: Receipt, ctx: Context, step: str, **data: Any) -> None:
+    ctx.tell("inject.step", {"receipt": receipt.id, "step": step, **data})
 
 
 def _node(target: Target, name: str, run: str | None = None) -> GpuNode:

@@ -95,7 +95,7 @@ class PodKill:
             if replica is None:
                 raise DrillError(f"{victim['name']}: became another replica during the deed; it was not killed")
             if self.how == "evict":
-                await_budget(target, replica, ctx, self.params.budget_timeout, partial(_tell_refusal, receipt, ctx))
+                await_budget(target, [replica], ctx, self.params.budget_timeout, partial(_tell_refusal, receipt, ctx))
             ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [replica.name], "how": self.how})
             hit = self._kill(target, replica)
             ctx.tell("inject.step", {"receipt": receipt.id, "step": f"{self.how}.sent", "ok": hit})
@@ -152,5 +152,6 @@ class PodKill:
         return receipts.revert(target, receipt, ctx)
 
 
-def _tell_refusal(receipt: Receipt, ctx: Context, reason: str) -> None:
-    ctx.tell("inject.step", {"receipt": receipt.id, "step": "evict.refused", "ok": False, "reason": reason})
+def _tell_refusal(receipt: Receipt, ctx: Context, replica: str, reason: str) -> None:
+    told = {"receipt": receipt.id, "step": "evict.refused", "ok": False, "replica": replica, "reason": reason}
+    ctx.tell("inject.step", told)

@@ -9,7 +9,7 @@ from typing import Any
 from drills.access import nodemarks
 from drills.access.nodemarks import Problem
 from drills.cluster import telemetry
-from drills.errors import Refused
+from drills.errors import DrillError, Refused
 from drills.model import Completed, Json, Replica
 
 UUID, OTHER = "GPU-11111111-aaaa", "GPU-22222222-bbbb"
@@ -111,8 +111,9 @@ class Node:
         self.outcomes: list[tuple[int, str]] = []  # of the first attempts
         self.jobs: dict[str, Json] = {}
         self.after: Json = {"uptime_s": 1}  # what a reset makes of the GPU
-        self.blind = False
-        self.refused: list[str] = []
+        self.blind = self.is_gone = self.forbidden = False
+        self.offers = 2  # without a pause
+        self.reasons: list[str] = []
         self.stayed: list[str] = []  # pods that the node refused for want of a GPU
         self.uptime_s = 90000.0
 
@@ -122,7 +123,7 @@ class Node:
 
     def refusals(self, victims: Sequence[Replica]) -> list[str]:
         assert victims
-        return [*self.refused, *telemetry.others_at_work(self.nodes.get("n1"), run="")]
+        return [*self.reasons, *telemetry.others_at_work(self.nodes.get("n1"), run="")]
 
     def state(self) -> Json:
         node = self.nodes.get("n1")
@@ -131,7 +132,7 @@ class Node:
         marks = {key: said[key] for key in (nodemarks.MARK, nodemarks.ENDED, nodemarks.HUMAN) if key in said}
         return {
             "unschedulable": bool(node["spec"].get("unschedulable")),
-            "allocatable": 0 if paused else 2,
+            "allocatable": 0 if paused else self.offers,
             "labels": node["metadata"]["labels"],
             "marks": marks,
         }
@@ -174,7 +175,10 @@ class Node:
         nodemarks.change(self.nodes, "n1", lambda node: nodemarks.unpause(node, step))
 
     def progress(self, step: Json, reset: str, human: str | None = None) -> None:
-        nodemarks.change(self.nodes, "n1", lambda node: nodemarks.progress(node, step, reset, human))
+        try:
+            nodemarks.change(self.nodes, "n1", lambda node: nodemarks.progress(node, step, reset, human))
+        except Problem as problem:
+            raise DrillError(str(problem)) from None
 
     def offers_again(self, step: Json, stopping: Callable[[], bool]) -> int | None:
         return nodemarks.wait_for_offer(self.nodes, step, ticking(), stopping)
@@ -182,12 +186,23 @@ class Node:
     def put_back(self, step: Json) -> str | None:
         return nodemarks.undo(self.nodes, step, wait_s=0.0, clock=ticking(), settled=True) or None
 
-    def clean(self, since_wall: float) -> list[str]:
-        assert since_wall > 0
-        cleaned, self.stayed = self.stayed, []
-        return cleaned
+    def gone(self) -> bool:
+        return self.is_gone
 
-    def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> Sequence[str]:
+    def refused(self, since_wall: float) -> list[tuple[str, str]]:
+        assert since_wall > 0
+        return [(pod, f"uid-of-{pod}") for pod in self.stayed]
+
+    def delete(self, pod: str, uid: str) -> None:
+        if self.forbidden:
+            raise Refused("HTTP 403")
+        assert uid == f"uid-of-{pod}"
+        self.stayed.remove(pod)
+
+    def command_of_reset(self, uuid: str) -> list[str]:
+        return ["nvidia-smi", "--gpu-reset", "-i", uuid]
+
+    def begin_reset(self, job: str, uuid: str, *, run: str, limit_s: float) -> None:
         if job in self.jobs:
             raise Refused("begun before")
         ended = self.outcomes.pop(0) if self.outcomes else self.outcome
@@ -195,7 +210,6 @@ class Node:
         self.jobs[job] = {"active": False, "rc": rc, "text": text, "began_s": self.uptime_s, "ended_s": None}
         if rc == 0:
             self.gpus[uuid].update(self.after)
-        return ["nvidia-smi", "--gpu-reset", "-i", uuid]
 
     def reset(self, job: str) -> Json | None:
         return self.jobs.get(job)

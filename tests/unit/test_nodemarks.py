@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import copy
+import http.client
+import urllib.error
+import urllib.request
+from email.message import Message
+from pathlib import Path
 
 import pytest
 
@@ -208,6 +213,81 @@ def test_who_always_loses_says_so() -> None:
             raise Problem("HTTP 409", conflict=True)
 
     assert "changed by others all the time" in put_back(Raced(worked_on().node), STEP)
+
+
+def test_who_loses_for_a_while_is_tried_again() -> None:
+    class Raced(Nodes):
+        lost = 0
+
+        def patch(self, node: str, body: Json) -> None:
+            self.lost += 1
+            if self.lost <= nodemarks.CONFLICTS:
+                raise Problem("HTTP 409", conflict=True)
+            super().patch(node, body)
+
+    nodes = Raced(worked_on().node)
+    assert nodemarks.undo(nodes, STEP, wait_s=10.0, clock=ticking()) == ""
+    assert "unschedulable" not in nodes.node["spec"]
+
+
+def test_a_node_that_is_gone_is_done() -> None:
+    class Gone(Nodes):
+        def get(self, node: str) -> Json:
+            raise Problem("HTTP 404", gone=True)
+
+    assert nodemarks.undo(Gone(node_object()), STEP, wait_s=10.0, clock=ticking()) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "gone"),
+    [
+        (http.client.IncompleteRead(b"{"), True, False),
+        (http.client.BadStatusLine(""), True, False),
+        (urllib.error.HTTPError("", 401, "", Message(), None), True, False),
+        (urllib.error.HTTPError("", 403, "", Message(), None), False, False),
+        (urllib.error.HTTPError("", 404, "", Message(), None), False, True),
+    ],
+)
+def test_what_the_server_does_is_asked_again_unless_it_means_it(
+    error: Exception, again: bool, gone: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answer(*_: object, **__: object) -> None:
+        raise error
+
+    (tmp_path / "token").write_text("t")
+    monkeypatch.setattr(nodemarks, "ACCOUNT", tmp_path)
+    monkeypatch.setattr("ssl.create_default_context", lambda **_: None)
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", answer)
+    with pytest.raises(Problem) as said:
+        nodemarks.InCluster().get("n1")
+    assert (said.value.again, said.value.gone) == (again, gone)
+
+
+@pytest.mark.parametrize("whose", ["nobody", "another", "uncordoned"])
+def test_a_node_that_is_not_ours_any_more_is_not_worked_on(whose: str) -> None:
+    nodes = worked_on()
+    if whose == "uncordoned":
+        del nodes.node["spec"]["unschedulable"]
+    else:
+        put_back(nodes, STEP)
+    if whose == "another":
+        working_on(nodes, STEP | {"run": "ffffffff"})
+    before = without_version(nodes.node)
+    with pytest.raises(Problem, match="somebody has put it back"):
+        nodemarks.change(nodes, "n1", lambda node: nodemarks.progress(node, STEP, BEGUN))
+    assert without_version(nodes.node) == before
+
+
+def test_one_with_an_ill_gpu_is_closed_again_whoever_opened_it() -> None:
+    nodes = worked_on()
+    put_back(nodes, STEP)
+    nodemarks.change(nodes, "n1", lambda node: nodemarks.progress(node, STEP, JUDGED, "it is ill"))
+    assert nodes.node["spec"]["unschedulable"] is True
+    assert "it is ill" in put_back(nodes, STEP)
+    other = working_on(Nodes(node_object()), STEP | {"run": "ffffffff"})
+    nodemarks.change(other, "n1", lambda node: nodemarks.progress(node, STEP, JUDGED, "it is ill"))
+    assert nodemarks.mark_of(other.node)["run"] == "ffffffff"
+    assert other.node["metadata"]["annotations"][HUMAN] == "it is ill"
 
 
 def test_a_mark_that_cannot_be_read_is_of_nobody_we_know() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from drills.access.kubetypes import ClusterAway, ClusterError
-from drills.cluster import cordon, resetjob
-from drills.errors import Refused
-from drills.model import Json
+from drills.cluster import cordon, custody, resetjob
+from drills.errors import Refused, Unreachable
+from drills.model import Json, Receipt, Restored
 
 SAID = {"rc": 0, "text": "done", "began_s": 10.0, "ended_s": 12.5}
 
@@ -140,3 +140,48 @@ def test_a_server_that_is_away_is_for_others_to_wait_for() -> None:
     api.stays = True
     with pytest.raises(ClusterAway):
         cordon.carry_out(api, STEP)  # type: ignore[arg-type] # as above
+
+
+# ---- the way back ----------------------------------------------------------------------------------------
+
+
+def undone(monkeypatch: pytest.MonkeyPatch, *, node: str | None = None, there: Exception | None = None) -> Any:
+    """Return the steps in the order in which they are undone, and what came of it."""
+    steps: tuple[Json, ...] = (
+        {"do": "job", "name": "j", "namespace": "llm"},
+        {"do": "node", "node": "n1", "run": "r", "cordon": True, "labels": {}, "offers": 1},
+        {"do": "run", "argv": ["true"]},
+    )
+    receipt = Receipt("r-0", "r", "gpu-reset", "t", "n1", (), {}, (), steps, 1.0, {})
+    order: list[str] = []
+
+    def here(_: Any, step: Json) -> str | None:
+        order.append(step["do"])
+        return node if step["do"] == "node" else None
+
+    def on_nodes(rest: Receipt) -> tuple[Restored, list[str]]:
+        order.extend(step["do"] for step in rest.undo)
+        if there:
+            raise there
+        return Restored.CLEAN, []
+
+    keeper = custody.ClusterCustody(FakeApi(), "llm", "app=vllm", "t")  # type: ignore[arg-type] # as above
+    monkeypatch.setattr(cordon, "carry_out", here)
+    monkeypatch.setattr(keeper.nodes, "undo", on_nodes)
+    try:
+        return order, keeper.undo(receipt)[0]
+    except Unreachable as error:
+        return order, error
+
+
+def test_settings_come_back_first_then_the_node_then_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert undone(monkeypatch) == (["run", "node", "job"], Restored.CLEAN)
+
+
+def test_jobs_stay_while_the_node_must_for_they_tell_how_a_reset_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert undone(monkeypatch, node="stays cordoned") == (["run", "node"], Restored.DIRTY)
+
+
+def test_a_helper_that_is_silent_does_not_keep_the_node_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Unreachable("silent")
+    assert undone(monkeypatch, there=silent) == (["run", "node", "job"], silent)
