@@ -102,9 +102,10 @@ class ActiveFaults:
                 return f"{fault.name}: the on-target timer is {mine}"
         return None
 
-    def revert_all(self) -> None:
-        """Newest first; one that fails does not stop the others."""
-        for fault, receipt in reversed(list(self.on)):
+    def revert_all(self, *, since: int = 0) -> None:
+        """Newest first; one that fails does not stop the others. `since` counts receipts: those before it stay on."""
+        chosen = self.receipts[since:]
+        for fault, receipt in reversed([one for one in self.on if one[1] in chosen]):
             self._revert(fault, receipt)
 
     def _revert(self, fault: Fault, receipt: Receipt) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, cast
@@ -40,6 +41,8 @@ class Followed:
         self.active = ActiveFaults(run, target, clock, tell=told, note=noted, context=context)
         self.wanted = False
         self._number = 0
+        self._lock = threading.Lock()  # whoever follows runs on a thread of its own
+        self._over = False
         self._tries: dict[str, int] = {}
         self._ready_mono: dict[str, float] = {}  # by uid: since when it may have served without a proxy
 
@@ -72,16 +75,23 @@ class Followed:
     def _follow(self, now: Callable[[], Sequence[Replica]]) -> None:
         for replica in cast("BringsProxies", self.target).without_proxy(now()):
             if self._tries.get(replica.uid, 0) < TRIES:
-                self._cover(replica, now)
+                with self._lock:
+                    if self._over:
+                        return
+                    self._cover(replica, now)
 
     def _cover(self, replica: Replica, now: Callable[[], Sequence[Replica]]) -> None:
-        """Put a proxy in front of a new replica. When that fails the run goes on; it says what was not seen."""
+        """Put a proxy in front of a new replica. When that fails the run goes on; it says what was not seen.
+
+        What stands of it then goes at once: half a redirect is a fault, and would keep the next try away.
+        """
         began, laid = self.active.clock.mono(), len(self.active.receipts)
         try:
             if near := self._near([replica]):
                 self._put(near)
         except DrillError as error:
             if len(self.active.receipts) > laid:  # before that it may only be too new
+                self.active.revert_all(since=laid)
                 self._tries[replica.uid] = self._tries.get(replica.uid, 0) + 1
                 self.tell("ledger.late", {"replica": replica.name, "uid": replica.uid, "reason": str(error)})
         if any(one.uid == replica.uid and one.ready for one in now()):
@@ -105,10 +115,12 @@ class Followed:
             self.tell("ledger.gap", {"replica": replica.name, "since_mono": since, "until_mono": until_mono})
 
     def end(self, now: Sequence[Replica]) -> None:
-        """Say who was never covered, and take all of them away. Never raises."""
-        for replica in now if self.wanted else ():
-            self._say_gap(replica, None)
-        self.active.revert_all()
+        """Say who was never covered, and take all of them away; one that is going up is waited for. Never raises."""
+        with self._lock:
+            self._over = True
+            for replica in now if self.wanted else ():
+                self._say_gap(replica, None)
+            self.active.revert_all()
 
 
 def collect(target: Target, since_mono: float, file: Path) -> Json | None:

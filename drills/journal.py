@@ -24,6 +24,7 @@ from drills.model import Event, Json
 
 #: A pipe that somebody put in its place must not keep a recovery waiting for a reader.
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+CLOSED = -1
 
 
 class JournalError(DrillError):
@@ -56,15 +57,19 @@ class Journal:
     def tell(self, event: str, data: Json) -> Event:
         """Append one event and return it once it is on disk; raises JournalError when it cannot be."""
         with self._lock:
+            if self._fd == CLOSED:  # the number may be another file's by now
+                raise JournalError(f"{self.path}: the journal is closed; {event} came after the end of its run")
             told = Event(self.last_n + 1, utc(self._clock.wall()), round(self._clock.mono(), 6), event, data)
             self._append((encode(dataclasses.asdict(told)) + "\n").encode("utf-8", "backslashreplace"))
             self.last_n = told.n
         return told
 
     def close(self) -> None:
-        """Close the file; telling afterwards is an error."""
+        """Close the file, once; telling afterwards is an error (JournalError)."""
         with self._lock:
-            os.close(self._fd)
+            fd, self._fd = self._fd, CLOSED
+            if fd != CLOSED:
+                os.close(fd)
 
     def __enter__(self) -> Journal:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ class Bench:
     def __init__(self) -> None:
         self.covered: set[str] = set()
         self.wanted, self.fails, self.ready_meanwhile = True, "", False
+        self.going_up: Callable[[], object] = lambda: None
         self.mono = 100.0
         self.told: list[tuple[str, Json]] = []
         self.there = [OLD]
@@ -61,6 +63,10 @@ class Bench:
 
     def put_up_proxies(self, spots: Sequence[Json]) -> list[Json]:
         self.mono += 2.0
+        self.going_up()
+        if self.fails == "half":  # rules and proxy stand, and no request goes through
+            self.covered |= {spot["uid"] for spot in spots}
+            return [{"error": "no request from its node goes through the proxy"} for _ in spots]
         if self.fails == "up":
             return [{"error": "does not start"} for _ in spots]
         self.covered |= {spot["uid"] for spot in spots}
@@ -162,6 +168,32 @@ def test_one_that_is_too_new_is_tried_again_and_one_that_fails_only_so_often(ben
     followed.end([ready])
     [gap] = bench.events("ledger.gap")
     assert gap["until_mono"] is None
+
+
+def test_one_that_stands_by_half_goes_at_once(bench: Bench) -> None:
+    followed = begun(bench)
+    bench.fails = "half"
+    look(followed, NEW)
+    assert bench.covered == {"u-old"}  # the others stay
+    assert [one.victims[0]["uid"] for _, one in followed.active.on] == ["u-old"]
+    assert followed.active.restored is Restored.CLEAN
+    assert len(bench.events("ledger.late")) == 1
+    bench.fails = ""
+    look(followed, NEW)
+    assert bench.covered == {"u-old", "u-new"}
+
+
+def test_the_end_waits_for_one_that_is_going_up_and_nothing_comes_after_it(bench: Bench) -> None:
+    followed = begun(bench)
+    ends = threading.Thread(target=followed.end, args=([],))
+    bench.going_up = ends.start  # the run ends in the middle of it
+    look(followed, NEW)
+    ends.join(10)
+    assert not ends.is_alive()
+    assert (bench.covered, followed.active.on) == (set(), [])
+    laid = len(bench.events("receipt"))
+    look(followed, NEW)
+    assert (bench.covered, len(bench.events("receipt"))) == (set(), laid)
 
 
 def test_without_proxies_there_is_no_ledger(tmp_path: Path) -> None:

@@ -107,6 +107,20 @@ def test_a_missing_folder_is_said(tmp_path: Path) -> None:
     assert caught.value.exit_code == EXIT_USAGE
 
 
+def test_what_comes_after_its_end_is_written_nowhere(tmp_path: Path) -> None:
+    made = journal.Journal(tmp_path / "journal.jsonl")
+    number = made._fd
+    made.close()
+    with (tmp_path / "other").open("wb") as other:
+        assert other.fileno() == number  # the lowest number that is free is given out again
+        with pytest.raises(journal.JournalError, match="came after the end of its run"):
+            made.tell("proxy.late", {})
+        made.close()
+        other.write(b"whole")
+    assert (tmp_path / "other").read_bytes() == b"whole"
+    assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+
 def test_threads_share_one_numbering(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal.Journal(path) as book:
