@@ -15,7 +15,7 @@ from drills.cluster.custody import ClusterCustody
 from drills.cluster.target import KubernetesTarget
 from drills.custody import LockUnreadable
 from drills.doctor import clock, cluster_helper, cluster_pods, cluster_rights
-from drills.doctor.finding import Finding, missing, ok, unknown
+from drills.doctor.finding import Finding, State, missing, ok, unknown
 from drills.doctor.wanted import Wanted
 from drills.errors import DrillError
 from drills.model import Target
@@ -35,8 +35,9 @@ def examined(
     found: list[Finding] = []
     target: KubernetesTarget | None = None
     try:
-        found += _server(api)
-        if all(one.state == "ok" for one in found):
+        found.append(_server(api))
+        if found[0].state is State.OK:  # whatever else is not well, the rest can be looked at
+            found.append(clock.judged("API server", lambda: clock.date(_date(api)), clock.DATE_STEP_S))
             found += cluster_rights.look(api, spec, wanted)
             found += _custody(keeper)
             target = _target(connect, found)
@@ -49,15 +50,13 @@ def examined(
         api.close()
 
 
-def _server(api: Api) -> Iterator[Finding]:
-    """Yield whether the server takes us, and what its clock says."""
+def _server(api: Api) -> Finding:
+    """Return whether the server takes us."""
     try:
         version, who = api.version().get("gitVersion"), api.who()
     except DrillError as error:
-        yield missing(GROUP, "API server", str(error), "kubectl auth whoami", refuses=True)
-        return
-    yield ok(GROUP, "API server", f"{api.server} ({version}) takes us for {who or 'somebody'}")
-    yield clock.judged("API server", lambda: clock.date(_date(api)), clock.DATE_STEP_S)
+        return missing(GROUP, "API server", str(error), "kubectl auth whoami", refuses=True)
+    return ok(GROUP, "API server", f"{api.server} ({version}) takes us for {who or 'somebody'}")
 
 
 def _date(api: Api) -> str | None:

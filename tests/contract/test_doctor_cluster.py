@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,25 @@ def test_what_is_well_is_said_in_one_line_each(store: Store, look: Look) -> None
         assert found[name].state is State.OK, found[name]
     assert "takes us for drill" in found["cluster API server"].text
     assert found["versions vLLM"].text == "0.32.0 on all 3 replicas"
+
+
+def test_a_clock_that_is_off_hides_nothing_else(store: Store, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = formatdate(time.time() + 3600, usegmt=True)
+    monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda *_: ahead)
+    store.denied = {("delete", "pods")}
+    found = look()
+    assert "ahead of ours" in found["clock API server"].text
+    assert found["cluster API server"].state is State.OK
+    assert found["rights delete pods"].refuses
+    for name in ("custody lock", "pods controller", "service replicas"):
+        assert found[name].state is State.OK, found[name]
+
+
+def test_a_server_that_takes_us_for_nobody_is_asked_nothing_else(store: Store, look: Look) -> None:
+    store.expired = True
+    found = look()
+    assert found["cluster API server"].refuses
+    assert not [name for name in found if name.startswith(("rights ", "pods ", "custody "))]
 
 
 def test_each_missing_right_is_named_with_what_grants_it(store: Store, look: Look) -> None:
