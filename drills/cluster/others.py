@@ -56,7 +56,8 @@ class Look:
     workloads: Mapping[Owner, Workload]
     autoscalers: Mapping[str, Autoscaler]
     nodes: Mapping[str, str]  # → why nothing is scheduled there any more; empty: it is
-    disrupted: Mapping[str, tuple[str, str]]  # UID of a pod → its name, and why it goes
+    leaving: Mapping[str, tuple[str, str]]  # UID of a pod that is there → its name, and why it goes
+    disrupted: Mapping[str, tuple[str, str]]  # these, and all that went since somebody watches
 
 
 class Hands:
@@ -84,7 +85,7 @@ class Hands:
             if one.active and one.desired != one.current
         ]
         found += [f"node {node}: {why}; nothing may be scheduled there" for node, why in now.nodes.items() if why]
-        found += [f"pod {pod}: is being {why}" for pod, why in now.disrupted.values()]
+        found += [f"pod {pod}: is being {why}" for pod, why in now.leaving.values()]
         return [f"others are at work: {sentence}: wait until that is over" for sentence in found]
 
     def changes(self, ours: Sequence[Receipt]) -> list[Json]:
@@ -118,9 +119,9 @@ class Hands:
             workloads |= {owner: one for owner in missing if (one := self._workload(owner)) is not None}
         there = sorted({pod.node for pod in pods if pod.node}, key=lambda node: (node not in first, node))
         nodes = there[:NODES_MAX] if self._may_see_nodes() else []
-        disrupted = {pod.uid: (pod.name, why) for pod in pods if (why := disruption(pod))}
+        leaving = {pod.uid: (pod.name, why) for pod in pods if (why := disruption(pod))}
         return Look(
-            workloads, self._scalers(workloads), {n: self._node(n) for n in nodes}, {**self._seen(), **disrupted}
+            workloads, self._scalers(workloads), {n: self._node(n) for n in nodes}, leaving, {**self._seen(), **leaving}
         )
 
     def _top(self, owner: Owner) -> Owner:

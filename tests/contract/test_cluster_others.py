@@ -187,6 +187,29 @@ def test_an_eviction_that_was_over_between_two_looks_is_still_known(store: Store
     assert (found["subject"], found["now"]) == ("pod vllm-5d8f-a", "evicted")
 
 
+def test_an_eviction_that_is_over_refuses_no_drill_that_follows(store: Store, target: KubernetesTarget) -> None:
+    """Nor is it somebody's change of that drill; while the pod is still there it is at work."""
+    target.others_at_work()
+    target.replica_events(0)
+    evicted("EvictionByEvictionAPI")(store)
+    with store.lock:
+        store.lock.wait_for(lambda: bool(target._changes.disrupted()), timeout=10)
+    assert "pod vllm-5d8f-a: is being evicted" in target.others_at_work()[0]
+    store.drop("pods", "vllm-5d8f-a")
+    assert target.others_at_work() == []
+    assert target.changes_by_others([]) == []
+
+
+def test_an_eviction_that_came_to_nothing_refuses_nothing(store: Store, target: KubernetesTarget) -> None:
+    """The cluster takes its word back from a pod that stays."""
+    target.replica_events(0)
+    evicted("EvictionByEvictionAPI")(store)
+    with store.lock:
+        store.lock.wait_for(lambda: bool(target._changes.disrupted()), timeout=10)
+    store.edit("pods", "vllm-5d8f-a", lambda pod: pod["status"]["conditions"][-1].update(status="False"))
+    assert target.others_at_work() == []
+
+
 def test_under_a_controller_of_another_kind_the_replicaset_is_watched(store: Store, target: KubernetesTarget) -> None:
     above = [{"kind": "Rollout", "name": "vllm", "controller": True}]
     store.edit("replicasets", "vllm-5d8f", lambda item: item["metadata"].update(ownerReferences=above))
