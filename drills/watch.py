@@ -12,7 +12,8 @@ from typing import Any
 from drills.errors import DrillError
 from drills.model import Embedded, HasEvents, HasGpus, Json, Replica, Target
 from drills.probes import completion, gpu_host, health, http, notified, promql, router, vllm
-from drills.probes.alerts import AlertWatch, concerns, is_page, wall
+from drills.probes.alerts import AlertWatch, concerns, is_page
+from drills.probes.answers import wall
 from drills.probes.http import ProbeError
 from drills.probes.prometheus import alertmanager_of, prometheus_of
 from drills.probes.sampler import Job

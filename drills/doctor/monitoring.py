@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import requests
-
 import drills
 from drills.doctor.finding import Finding, missing, ok, unknown
 from drills.doctor.wanted import Wanted
@@ -55,7 +53,7 @@ def _prometheus(wanted: Wanted, server: Prometheus) -> Iterator[Finding]:
     url = server.url
     try:
         rules = {str(rule["name"]): rule for rule in server.rules()}
-    except (ProbeError, LookupError, TypeError) as error:
+    except ProbeError as error:
         what = f"{url} cannot be read ({error})"
         yield missing(GROUP, "prometheus", what, f"curl --max-time 3 {url}/api/v1/rules", refuses=True)
         return
@@ -99,10 +97,9 @@ def _queries(wanted: Wanted, server: Prometheus) -> Iterator[Finding]:
 def _sends(server: Prometheus) -> Finding:
     url = server.url
     try:
-        answer = server.session.get(f"{url}/api/v1/alertmanagers", timeout=server.timeout_s)
-        there = [str(one["url"]) for one in answer.json()["data"]["activeAlertmanagers"]]
-    except (requests.RequestException, ValueError, LookupError, TypeError) as error:
-        return unknown(ALERTS, "delivery", f"whom {url} tells of alerts cannot be read ({type(error).__name__})")
+        there = server.managers()
+    except ProbeError as error:
+        return unknown(ALERTS, "delivery", f"whom {url} tells of alerts cannot be read ({error})")
     if there:
         return ok(ALERTS, "delivery", f"{url} tells {', '.join(there)}")
     what = f"{url} has no Alertmanager, so nobody would be notified"
@@ -114,7 +111,7 @@ def _alertmanager(server: Alertmanager) -> Finding:
     url = server.url
     try:
         ways = server.ways()
-    except (ProbeError, LookupError, TypeError) as error:
+    except ProbeError as error:
         return missing(
             ALERTS, "alertmanager", f"{url} cannot be read ({error})", f"curl --max-time 3 {url}/api/v2/status"
         )

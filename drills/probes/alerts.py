@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 
 from drills.model import Json
+from drills.probes.answers import wall
 from drills.probes.prometheus import Alertmanager, Prometheus
 
 Tell = Callable[[str, Json], None]
@@ -74,16 +74,3 @@ class AlertWatch:
                 "source": source,
             },
         )
-
-
-def wall(stamp: str | None) -> float | None:
-    """Return an RFC 3339 time as seconds since the epoch (nanoseconds are cut)."""
-    if not stamp:
-        return None
-    text = stamp.replace("Z", "+00:00")
-    if "." in text:
-        head, _, tail = text.partition(".")
-        digits = "".join(c for c in tail if c.isdigit() or c in "+-:")
-        fraction, sign, zone = digits.partition("+") if "+" in digits else digits.partition("-")
-        text = f"{head}.{fraction[:6]}{sign}{zone}"
-    return datetime.fromisoformat(text).timestamp()

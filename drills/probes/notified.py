@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drills.model import Json
-from drills.probes.alerts import Tell, wall
+from drills.probes.alerts import Tell
+from drills.probes.answers import wall
 from drills.probes.prometheus import Alertmanager
 
 

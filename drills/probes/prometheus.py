@@ -16,6 +16,8 @@ from ruamel.yaml.error import YAMLError
 from urllib3.util.retry import Retry
 
 from drills.model import HasTokens, Json, Target
+from drills.probes import answers
+from drills.probes.answers import held, understood
 from drills.probes.http import ProbeError
 
 TIMEOUT_S = 3.0
@@ -38,22 +40,29 @@ class Prometheus:
         """Return the instant vector of a query; older samples than `lookback` do not count. Raises ProbeError."""
         params = {"timeout": f"{self.timeout_s:g}s"} | ({"lookback_delta": lookback} if lookback else {})
         try:
-            found: list[Json] = self.client.custom_query(promql, params=params)
+            found = self.client.custom_query(promql, params=params)
         except Exception as error:
             raise ProbeError(f"query: {_why(error)}") from None
-        return found
+        return held(answers.SAMPLES, found)
 
     def alerts(self) -> list[Json]:
         """Return the pending and firing alerts: labels, state, activeAt, value. Raises ProbeError."""
-        return list(self._get("/api/v1/alerts")["data"]["alerts"])
+        return held(answers.FIRING, self._data("/api/v1/alerts", "alerts"))
 
     def rules(self) -> list[Json]:
         """Return all alerting rules: name, health, lastEvaluation, duration. Raises ProbeError."""
-        groups = self._get("/api/v1/rules?type=alert")["data"]["groups"]
+        groups = held(answers.RULES, self._data("/api/v1/rules?type=alert", "groups"))
         return [rule for group in groups for rule in group["rules"]]
 
-    def _get(self, path: str) -> Any:
-        return _get(self.session, self.url + path, self.timeout_s)
+    def managers(self) -> list[str]:
+        """Return the addresses of the Alertmanagers that it tells of alerts. Raises ProbeError."""
+        found = held(answers.MANAGERS, self._data("/api/v1/alertmanagers", "activeAlertmanagers"))
+        return [str(one["url"]) for one in found]
+
+    def _data(self, path: str, key: str) -> Any:
+        answer = _get(self.session, self.url + path, self.timeout_s)
+        with understood():
+            return answer["data"][key]
 
 
 class Alertmanager:
@@ -66,19 +75,18 @@ class Alertmanager:
 
     def alerts(self) -> list[Json]:
         """Return its alerts with state, startsAt and silences. Raises ProbeError."""
-        found: list[Json] = _get(self.session, f"{self.url}/api/v2/alerts", self.timeout_s)
-        return found
+        return held(answers.ALERTS, _get(self.session, f"{self.url}/api/v2/alerts", self.timeout_s))
 
     def groups(self) -> list[Json]:
         """Return its groups with labels, receiver, and their alerts that nothing silences. Raises ProbeError."""
         url = f"{self.url}/api/v2/alerts/groups?silenced=false&inhibited=false"
-        found: list[Json] = _get(self.session, url, self.timeout_s)
-        return found
+        return held(answers.GROUPS, _get(self.session, url, self.timeout_s))
 
     def sent(self) -> float:
         """Return how many notifications were accepted by whoever was to get them. Raises ProbeError."""
         text = _text(self.session, f"{self.url}/metrics", self.timeout_s)
-        counts = {name: _counter(text, name) for name in (REQUESTS, FAILED)}
+        with understood():
+            counts = {name: _counter(text, name) for name in (REQUESTS, FAILED)}
         if counts[REQUESTS] is None:
             raise ProbeError(f"/metrics has no {REQUESTS}")
         return (counts[REQUESTS] or 0.0) - (counts[FAILED] or 0.0)
@@ -87,18 +95,18 @@ class Alertmanager:
         """Return in how many ways each receiver of its configuration is notified: 0 tells nobody. Raises ProbeError."""
         status = _get(self.session, f"{self.url}/api/v2/status", self.timeout_s)
         try:
-            receivers = YAML(typ="safe").load(status["config"]["original"])["receivers"]
-            return {
-                str(one["name"]): sum(len(part or ()) for key, part in one.items() if key.endswith("_configs"))
-                for one in receivers
-            }
-        except (YAMLError, LookupError, TypeError):
+            with understood():
+                receivers = YAML(typ="safe").load(str(status["config"]["original"]))["receivers"]
+                return {
+                    str(one["name"]): sum(len(part or ()) for key, part in one.items() if key.endswith("_configs"))
+                    for one in receivers
+                }
+        except (YAMLError, ProbeError):
             raise ProbeError("its configuration cannot be read") from None
 
     def silences(self) -> list[Json]:
         """Return its silences with id, status, matchers, comment and endsAt, expired ones too. Raises ProbeError."""
-        found: list[Json] = _get(self.session, f"{self.url}/api/v2/silences", self.timeout_s)
-        return found
+        return held(answers.SILENCES, _get(self.session, f"{self.url}/api/v2/silences", self.timeout_s))
 
     def silence(self, body: Json) -> str:
         """Create a silence and return its id. Raises ProbeError."""
