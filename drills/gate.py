@@ -8,7 +8,7 @@ from typing import Any
 
 from drills import abilities, beside, headroom, model, production, stopif, victims, windows
 from drills.clock import Clock
-from drills.errors import DrillError
+from drills.errors import DrillError, Refused
 from drills.model import Embedded, Fault, HasRights, Json, Phase, Replica, Shared, SharesMonitoring, Target
 from drills.probes import completion, http
 from drills.probes.alerts import concerns, is_page
@@ -40,10 +40,17 @@ def refusals(
     found += stopif.refusals(limits.get("stop_if") or (), target)
     if isinstance(target, Shared):
         found += target.others_at_work()
-    for one in beside.wanted(plan, target, []):
-        found += one.preflight(target, [])
+    found += _beside(plan, target, replicas)
     found += firing(target)
     return found
+
+
+def _beside(plan: Json, target: Target, replicas: Sequence[Replica]) -> list[str]:
+    """Return why what goes beside the faults could not be put on; any of the replicas may be a victim."""
+    try:
+        return [why for one in beside.wanted(plan, target, replicas) for why in one.preflight(target, replicas)]
+    except Refused as error:
+        return [str(error)]
 
 
 def _closed(plan: Json) -> list[str]:
@@ -81,7 +88,7 @@ def firing(target: Target) -> list[str]:
     except ProbeError as error:
         return [f"alerts: {target.prometheus} cannot be read ({error}): drills need to know that nothing fires"]
     mine = [a["labels"] for a in alerts if a["state"] == "firing" and _on_the_service(a["labels"], target)]
-    names = sorted({labels["alertname"] for labels in mine if is_page(labels)})
+    names = sorted({labels.get("alertname", "an alert without a name") for labels in mine if is_page(labels)})
     return [f"alerts: {', '.join(names)} fires already: this is an incident, not a drill"] if names else []
 
 
@@ -108,12 +115,14 @@ def settle(target: Target, clock: Clock, *, stopping: Callable[[], bool], say: C
 
 
 def unsettled(target: Target) -> list[str]:
-    """Return what is not yet as a drill must find it: a page that fires, a replica that is not ready or silent."""
+    """Return what is not yet as a drill must find it: a page, a replica not ready or silent, others."""
     try:
         if isinstance(target, Embedded):  # nobody else tells it meanwhile that it is needed
             target.keep_alive()
         replicas, answers = target.replicas(), look_at_replicas(target)
         found = firing(target) + [f"{r.name}: not ready" for r in replicas if not r.ready]
+        if isinstance(target, Shared):  # a pod that the last drill evicted is at work until it is gone
+            found += target.others_at_work()
     except DrillError as error:
         return [str(error)]
     return found + _missing(target, answers)

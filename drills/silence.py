@@ -41,7 +41,7 @@ class Silence:
 
     @classmethod
     def of(cls, plan: Json, target: Target, victims: Sequence[Replica]) -> Self | None:
-        """Return the silences that a plan asks for; None when alerts page, or when none is expected."""
+        """Return the silences that a plan asks for; None when alerts page, or when none is expected. Raises Refused."""
         alerts = plan["target"].get("alerts") or {}
         if alerts.get("mode") != "observe" or not (expected := expected_alerts(plan)):
             return None
@@ -137,7 +137,10 @@ def expected_alerts(plan: Json) -> list[tuple[str, Mapping[str, str]]]:
 
 
 def matchers(alert: str, labels: Mapping[str, str], victims: Iterable[Replica]) -> list[Json]:
-    """Return what matches that alert with these labels; in them {victim} and {gpu} stand for what is hit."""
+    """Return what matches that alert with these labels; in them {victim} and {gpu} stand for what is hit.
+
+    Refused when one stands for nobody: matched by nothing, an alert of others without that label would be silenced.
+    """
     hit = list(victims)
     stand_for = {
         "{victim}": [
@@ -146,7 +149,15 @@ def matchers(alert: str, labels: Mapping[str, str], victims: Iterable[Replica]) 
         "{gpu}": [gpu for v in hit for gpu in v.gpus],
     }
     found = [_matcher("alertname", [alert])]
-    return found + [_matcher(key, stand_for.get(value, [value])) for key, value in sorted(labels.items())]
+    for key, value in sorted(labels.items()):
+        names = [name for name in stand_for.get(value, [value]) if name or value not in stand_for]
+        if not names:
+            raise Refused(
+                f"alerts.mode observe: {alert}: {key}: {value} stands for nobody here, so no silence could mean the "
+                "victim alone: name it by another label, or page"
+            )
+        found.append(_matcher(key, names))
+    return found
 
 
 def _matcher(name: str, values: Sequence[str]) -> Json:

@@ -232,3 +232,14 @@ def test_matchers_name_the_victims_by_all_their_names() -> None:
     assert silence.words(found) == (
         r'alertname="Down", pod=~"vllm\-0|vllm\-5d8f\-a|vllm\-1|vllm\-5d8f\-b\.c", service="chat"'
     )
+
+
+@pytest.mark.parametrize(("word", "victims"), [("{gpu}", [replace(VICTIM, gpus=())]), ("{victim}", [])])
+def test_a_word_that_stands_for_nobody_matches_nobody(word: str, victims: list[Replica]) -> None:
+    """Matched by nothing it would be a silence for whoever lacks that label."""
+    with pytest.raises(Refused, match=f"alerts.mode observe: Down: what: {word} stands for nobody here"):
+        silence.matchers("Down", {"what": word}, victims)
+
+
+def test_what_is_empty_on_purpose_is_matched_as_it_is() -> None:
+    assert silence.words(silence.matchers("Down", {"canary": ""}, [VICTIM])) == 'alertname="Down", canary=""'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -59,6 +60,26 @@ def test_alerts_that_cannot_be_read_refuse() -> None:
     unreachable = cast("Target", SimpleNamespace(prometheus="http://127.0.0.1:9"))
     [found] = gate.firing(unreachable)
     assert "cannot be read" in found
+
+
+def test_a_silence_that_would_stand_for_nobody_is_refused_before_anything() -> None:
+    """On Kubernetes no replica has a GPU by name."""
+    content = plan(1.0)
+    content["target"]["alerts"] = {"mode": "observe", "labels": {}}
+    content["experiment"]["checks"] = [{"check": "alert", "params": {"name": "Down", "labels": {"gpu": "{gpu}"}}}]
+    [found] = gate.refusals(content, target(12.0, alertmanager="http://127.0.0.1:9"), REPLICAS, [])
+    assert "gpu: {gpu} stands for nobody here" in found
+    hit = [replace(one, gpus=("GPU-1",)) for one in REPLICAS]
+    [found] = gate.refusals(content, target(12.0, alertmanager="http://127.0.0.1:9"), hit, [])
+    assert "cannot be asked" in found  # which is what is asked next
+
+
+def test_a_page_without_a_name_fires_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    alert = {"labels": {"severity": "page"}, "state": "firing"}
+    monkeypatch.setattr(gate, "prometheus_of", lambda _target: SimpleNamespace(alerts=lambda: [alert]))
+    assert gate.firing(target(None)) == [
+        "alerts: an alert without a name fires already: this is an incident, not a drill"
+    ]
 
 
 def test_a_page_of_another_service_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,6 +213,12 @@ def test_alerts_that_cannot_be_read_are_not_taken_for_none() -> None:
     assert f"{NOBODY} cannot be read" in unsettled(prometheus=NOBODY, expected=0)[0]
 
 
+def test_what_others_are_at_is_waited_for() -> None:
+    """A pod that the drill before evicted, as well."""
+    busy = {"others_at_work": lambda: ["others are at work: pod a: is being evicted"], "changes_by_others": list}
+    assert unsettled(expected=0, **busy) == ["others are at work: pod a: is being evicted"]
+
+
 def test_a_target_that_cannot_be_asked_has_not_settled() -> None:
     def silent() -> list[Replica]:
         raise DrillError("lab: the supervisor does not answer")
