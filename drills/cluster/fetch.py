@@ -20,7 +20,7 @@ from drills import runfolder, session
 from drills.access import kubeexec
 from drills.access.kubernetes import Api, connect
 from drills.access.kubetypes import PODS, ClusterError, Resource
-from drills.cluster.helpers import IN_VAIN, progress
+from drills.cluster.helpers import BY_ITSELF, IN_VAIN, progress
 from drills.errors import Refused, UsageError
 from drills.model import Completed, Json
 from drills.options import Options
@@ -32,6 +32,7 @@ CRONJOBS: Final = Resource("batch", "v1", "cronjobs")
 REPORTS: Final = "reports"  # the name of the volume and of what is in it
 PLACE: Final = "/reports"
 CONTAINER: Final = "fetch"
+DRILL: Final = "drill"  # the container of the CronJob
 ROLE, FOR = "drills/role", "drills/target"
 LIVES_S: Final = 900
 READY_TIMEOUT_S: Final = 120.0
@@ -71,7 +72,7 @@ def fetch(options: Options, namespace: str, say: Say) -> None:
 def _manifest(job: Json, name: str) -> Json:
     """Return a pod like the CronJob's that waits, and sees its volume."""
     spec: Json = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    [drill] = [one for one in spec["containers"] if any(m["name"] == REPORTS for m in one.get("volumeMounts", ()))]
+    drill = _container(spec["containers"], name)
     keep = ("image", "imagePullPolicy", "securityContext")
     container = {key: drill[key] for key in keep if key in drill}
     container |= {
@@ -90,8 +91,18 @@ def _manifest(job: Json, name: str) -> Json:
         "containers": [container],
         "volumes": [one for one in spec["volumes"] if one["name"] == REPORTS],
     }
-    meta = {"name": f"{name}-fetch-{secrets.token_hex(3)}", "labels": {ROLE: CONTAINER, FOR: name}}
+    labels = {**BY_ITSELF, ROLE: CONTAINER, FOR: name}
+    meta = {"name": f"{name}-fetch-{secrets.token_hex(3)}", "labels": labels, "annotations": dict(BY_ITSELF)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod}
+
+
+def _container(containers: list[Json], cronjob: str) -> Json:
+    """Return the one that drills, among those that may have been put beside it. Raises Refused."""
+    seeing = [one for one in containers if any(m["name"] == REPORTS for m in one.get("volumeMounts") or ())]
+    named = [one for one in seeing if one.get("name") == DRILL]
+    if not seeing:
+        raise Refused(f"CronJob {cronjob}: no container of it mounts a volume '{REPORTS}'; there is nothing to fetch")
+    return (named or seeing)[0]
 
 
 @contextmanager
@@ -135,7 +146,7 @@ def _until_running(api: Api, namespace: str, name: str) -> None:
     deadline, why = api.clock.mono() + READY_TIMEOUT_S, "was not seen"
     while api.clock.mono() < deadline:
         pod = api.find(PODS, namespace, name) or {}
-        ready, why = progress(pod)
+        ready, why = progress(pod, CONTAINER)
         if ready:
             return
         if why in IN_VAIN or _ended(pod or {"metadata": {"name": name}}):

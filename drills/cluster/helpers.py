@@ -29,6 +29,8 @@ STATE_DIR: Final = "/run/drill"
 CONTAINER: Final = "helper"
 PYTHON: Final = "python3"
 RUN, ROLE, HELPER = "drills/run", "drills/role", "helper"
+#: Asks service meshes for no container of theirs; some read labels, some annotations.
+BY_ITSELF: Final = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
 GRACE_S: Final = 30  # for the timers to undo what they watch over
 KEEPER_S: Final = 5  # of that: for the keeper itself to end
 NODE_GRACE_S: Final = 150  # where that may be a node, which must offer its GPUs again first
@@ -85,7 +87,11 @@ def manifest(helper: Helper, *, run: str, node: str, labels: Mapping[str, str] |
         spec["serviceAccountName"] = helper.service_account
     if helper.pull_secret:
         spec["imagePullSecrets"] = [{"name": helper.pull_secret}]
-    meta = {"name": name_of(run, node), "labels": {**(labels or {}), ROLE: HELPER, RUN: run}}
+    meta = {
+        "name": name_of(run, node),
+        "labels": {**(labels or {}), **BY_ITSELF, ROLE: HELPER, RUN: run},
+        "annotations": dict(BY_ITSELF),
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -248,10 +254,13 @@ def _stays(pod: Json) -> bool:
     return bool(pod) and not ended and not pod["metadata"].get("deletionTimestamp")
 
 
-def progress(pod: Json) -> tuple[bool, str]:
-    """Return whether a pod of one container runs, and the cluster's word for what it waits for."""
+def progress(pod: Json, container: str = CONTAINER) -> tuple[bool, str]:
+    """Return whether that container of a pod runs, and the cluster's word for what it waits for.
+
+    Others may have been put beside it.
+    """
     status = pod.get("status") or {}
-    [mine] = status.get("containerStatuses") or [{}]
+    mine: Json = next((one for one in status.get("containerStatuses") or [] if one.get("name") == container), {})
     state = mine.get("state") or {}
     if "running" in state:
         return True, "running"

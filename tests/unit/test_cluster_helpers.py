@@ -7,6 +7,8 @@ import pytest
 from drills.cluster import helpers
 from drills.cluster.helpers import Helper, manifest
 
+MINE = {"name": "helper"}
+MESH = {"name": "istio-proxy", "state": {"running": {}}}
 POD = manifest(Helper("drills:1", lives_s=900.4), run="0123abcd", node="node-1.example")
 
 
@@ -31,6 +33,12 @@ def test_it_ends_by_itself_and_is_given_time_to_undo() -> None:
     assert nodekeeper.UNDO_TIMEOUT_S < helpers.GRACE_S < helpers.GONE_TIMEOUT_S
 
 
+def test_it_asks_a_service_mesh_to_leave_it_alone() -> None:
+    wanted = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+    assert POD["metadata"]["annotations"].items() >= wanted.items()
+    assert POD["metadata"]["labels"].items() >= wanted.items()
+
+
 def test_it_is_found_by_its_run() -> None:
     assert POD["metadata"]["labels"]["drills/run"] == "0123abcd"
     assert POD["metadata"]["name"].startswith("drill-0123abcd-")
@@ -51,9 +59,12 @@ def test_a_pull_secret_is_named_only_where_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("status", "seen"),
     [
-        ({"containerStatuses": [{"state": {"running": {}}}]}, (True, "running")),
-        ({"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}, (False, "ErrImagePull")),
-        ({"containerStatuses": [{"state": {"terminated": {"reason": "Error"}}}]}, (False, "Error")),
+        ({"containerStatuses": [{**MINE, "state": {"running": {}}}]}, (True, "running")),
+        ({"containerStatuses": [{**MINE, "state": {"waiting": {"reason": "ErrImagePull"}}}]}, (False, "ErrImagePull")),
+        ({"containerStatuses": [{**MINE, "state": {"terminated": {"reason": "Error"}}}]}, (False, "Error")),
+        ({"containerStatuses": [MESH, {**MINE, "state": {"running": {}}}]}, (True, "running")),
+        ({"containerStatuses": [MESH, {**MINE, "state": {"waiting": {"reason": "Creating"}}}]}, (False, "Creating")),
+        ({"containerStatuses": [MESH], "phase": "Pending"}, (False, "Pending")),
         ({"phase": "Failed", "reason": "NodeAffinity"}, (False, "NodeAffinity")),
         ({"phase": "Pending"}, (False, "Pending")),
         ({}, (False, "not there")),

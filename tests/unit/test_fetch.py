@@ -151,3 +151,19 @@ def test_its_pod_sees_the_reports_alone_and_may_only_read(monkeypatch: pytest.Mo
     assert "serviceAccountName" not in spec
     assert "env" not in container
     assert spec["activeDeadlineSeconds"] > 0
+
+
+def test_containers_that_were_put_beside_it_confuse_nobody() -> None:
+    job = cronjob()
+    beside = {"name": "backup", "image": "other:1", "volumeMounts": [{"name": "reports", "mountPath": "/backup"}]}
+    job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"].insert(0, beside)
+    made = fetch._manifest(job, "drill-t")
+    assert made["spec"]["containers"][0]["image"] == "i:1"
+    assert made["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
+
+
+def test_a_cronjob_without_reports_is_refused() -> None:
+    job = cronjob()
+    job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"] = [{"name": "drill", "image": "i:1"}]
+    with pytest.raises(Refused, match="no container of it mounts a volume 'reports'"):
+        fetch._manifest(job, "drill-t")
