@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,3 +126,47 @@ def test_no_answer_in_time_is_none_and_ends_the_link(linked: Callable[[Act], tup
     link, server = linked(act)
     assert link.ask({"call": "hang"}, 0.2) is None
     assert server.connections == 1
+
+
+def test_a_link_that_ends_late_fails_no_answer_of_the_next_one(
+    linked: Callable[[Act], tuple[Link, Server]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gave up on a link has ended it, and its reader may notice only when the next one is in use."""
+    ended, asked_again = threading.Event(), threading.Event()
+
+    def act(connection: socket.socket) -> None:
+        asked = order(connection)
+        if asked["call"] == "again":
+            asked_again.set()
+            assert ended.wait(10)
+            connection.sendall(frame(1, said(asked)))
+        elif asked["call"] == "hang":
+            while connection.recv(100):
+                pass
+
+    link, _ = linked(act)
+    readers: list[threading.Thread] = []
+    read = link._read
+
+    def late(one: Any, way: Any) -> None:
+        """As `_read`, but the first one comes to its end only once the second one has been asked."""
+        readers.append(threading.current_thread())
+        first = len(readers) == 1
+        read(Late(one) if first else one, way)
+        if first:
+            ended.set()
+
+    class Late:
+        def __init__(self, one: Any) -> None:
+            self.one = one
+
+        def recv(self) -> bytes:
+            assert asked_again.wait(10)
+            return b""
+
+        def shutdown(self) -> None:
+            self.one.shutdown()
+
+    monkeypatch.setattr(link, "_read", late)
+    assert link.ask({"call": "hang"}, 0.2) is None
+    assert json.loads(link.ask({"call": "again"}, 5.0) or "{}")["value"] == "again"
