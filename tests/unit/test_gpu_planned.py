@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,98 +10,12 @@ import pytest
 from drills import victims
 from drills.access import nodemarks
 from drills.errors import DrillError, NotRestored, Refused, Stopped, UsageError
-from drills.faults import gpu_deed, gpu_reset_deed, gpu_reset_planned
-from drills.faults.eviction import await_budget
 from drills.faults.gpu_reset import GpuReset
-from drills.model import Context, Json, Receipt, Replica, Restored
-from tests.unit.gpu_node import OTHER, PLUGIN, UUID, Node, a_replica, put_back
+from drills.model import Json, Restored
+from tests.unit.gpu_node import OTHER, PLUGIN, UUID, a_replica
+from tests.unit.planned_drill import Drilled
 
 IN_USE = (255, "The following GPUs could not be reset:\n  GPU 00000000:1A:00.0: In use by another client\n")
-
-
-class Custody:
-    """Undoes what the API can undo."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
-        whys: list[str] = []
-        for step in reversed(receipt.undo):
-            if step["do"] == "job" and not whys:  # they tell how a reset ended
-                self.node.jobs.pop(step["name"], None)
-            if step["do"] == "node":
-                whys += [why for why in [put_back(self.node.nodes, step)] if why]
-        return (Restored.DIRTY if whys else Restored.CLEAN), whys
-
-
-class Target:
-    """A target with one node."""
-
-    name, kind = "prod", "kubernetes"
-
-    def __init__(self) -> None:
-        self.node, self.rows = Node(), [a_replica(), a_replica("vllm-1", "uid-1")]
-        self.custody = Custody(self.node)
-        self.budget: list[str | None] = []  # what dry evictions are answered with; then they are allowed
-        self.evicted: list[str] = []
-
-    def replicas(self) -> list[Replica]:
-        return self.rows
-
-    def gpu_node(self, name: str, run: str | None = None) -> Node:
-        assert name == "n1"
-        return self.node
-
-    def evict_replica(self, replica: Replica, *, grace_s: float | None, dry: bool = False) -> str | None:
-        if dry:
-            return self.budget.pop(0) if self.budget else None
-        self.evicted.append(replica.uid)
-        self.node.holders = [h for h in self.node.holders if h["pod"] != replica.uid]
-        self.node.host.living.discard(10)
-        self.rows = [row for row in self.rows if row.uid != replica.uid]
-        return None
-
-
-class Drilled:
-    """One planned reset, with its journal as a list."""
-
-    def __init__(self) -> None:
-        self.target: Any = Target()
-        self.node: Node = self.target.node
-        self.fault = GpuReset(GpuReset.Params(how="planned", budget_timeout=3.0), "kubernetes")
-        self.events: list[tuple[str, Json]] = []
-        self.stop_at: str | None = None
-        self.on_step: Callable[[str], object] = lambda _: None
-        clock = itertools.count()
-        self.ctx = Context(self.tell, lambda _: None, lambda: float(next(clock)), self.stopping, 30.0)
-        self.before = copy.deepcopy(self.node.nodes.node)
-
-    def tell(self, event: str, data: Json) -> None:
-        self.events.append((event, data))
-        if event == "inject.step":
-            self.on_step(data["step"])
-
-    def stopping(self) -> bool:
-        return self.stop_at is not None and self.stop_at in self.steps()
-
-    def steps(self) -> list[str]:
-        return [data["step"] for event, data in self.events if event == "inject.step"]
-
-    def aim(self) -> Receipt:
-        victims = [self.target.rows[0]]
-        return self.fault.aim(self.target, victims, run="abcd0123", receipt="abcd0123-0-gpu-reset", deadline_s=35.0)
-
-    def inject(self, receipt: Receipt) -> None:
-        self.fault.inject(self.target, receipt, self.ctx)
-
-    def revert(self, receipt: Receipt) -> Restored:
-        return self.fault.revert(self.target, receipt, self.ctx)
-
-    def as_before(self) -> bool:
-        node = self.node.nodes.node
-        same = node["spec"] == self.before["spec"] and node["metadata"]["labels"] == self.before["metadata"]["labels"]
-        return same and not node["metadata"].get("annotations") and self.node.jobs == {}
 
 
 @pytest.fixture
@@ -156,25 +67,6 @@ def test_what_the_receipt_says_can_be_read_again(drill: Drilled) -> None:
     assert receipts.from_json(receipts.to_json(receipt)) == receipt
     commands = [receipts.manual(step) for step in receipt.undo]
     assert any("kubectl uncordon n1" in command for command in commands)
-
-
-def test_pods_that_the_node_refused_meanwhile_are_cleaned_and_told(drill: Drilled) -> None:
-    receipt = drill.aim()
-    drill.inject(receipt)
-    drill.node.stayed = ["vllm-x"]
-    there: list[str] = []
-    drill.on_step = lambda step: there.extend(drill.node.stayed) if step == "pod.cleaned" else None
-    assert drill.revert(receipt) is Restored.CLEAN
-    assert (drill.node.stayed, there) == ([], ["vllm-x"])  # told, then deleted
-    assert drill.events[-1][1]["pod"] == "vllm-x"
-
-
-def test_a_pod_that_may_not_be_cleaned_spoils_nothing(drill: Drilled) -> None:
-    receipt = drill.aim()
-    drill.inject(receipt)
-    drill.node.stayed, drill.node.forbidden = ["vllm-x"], True
-    assert drill.revert(receipt) is Restored.CLEAN
-    assert drill.events[-1][1] | {"ok": False, "reason": "HTTP 403"} == drill.events[-1][1]
 
 
 @pytest.mark.parametrize("step", STEPS[:4])
@@ -277,89 +169,6 @@ def test_a_reset_whose_driver_died_is_judged_before_the_node_is_put_back(
     with pytest.raises(KeyboardInterrupt):
         drill.inject(receipt)
     assert drill.revert(receipt) is restored
-
-
-def test_a_gpu_that_nobody_can_look_at_keeps_the_node_cordoned_until_somebody_could(drill: Drilled) -> None:
-    receipt = drill.aim()
-    drill.stop_at = "reset.begin"
-    drill.inject(receipt)
-    back = next(step for step in receipt.undo if step["do"] == "node")
-    drill.node.progress(back, nodemarks.BEGUN)  # as if its driver had died before it judged
-    drill.node.nodes.node["metadata"]["annotations"][nodemarks.ENDED] = "0"
-    drill.node.blind = True
-    assert drill.revert(receipt) is Restored.DIRTY
-    assert drill.node.nodes.node["spec"]["unschedulable"] is True
-    assert "nobody could look" in drill.node.state()["marks"][nodemarks.HUMAN]
-    del drill.node.nodes.node["metadata"]["annotations"][nodemarks.HUMAN]
-    assert drill.revert(receipt) is Restored.DIRTY  # still nobody can
-    drill.node.blind = False
-    del drill.node.nodes.node["metadata"]["annotations"][nodemarks.HUMAN]
-    assert drill.revert(receipt) is Restored.CLEAN
-    assert drill.as_before()
-
-
-def test_a_reset_is_told_before_it_is_begun(drill: Drilled) -> None:
-    receipt, jobs = drill.aim(), []
-    drill.on_step = lambda step: jobs.append(dict(drill.node.jobs)) if step == "reset.begin" else None
-    drill.inject(receipt)
-    assert jobs == [{}]
-
-
-def test_settings_come_back_before_pods_and_jobs_go_last(drill: Drilled) -> None:
-    undone = [step["do"] for step in reversed(drill.aim().undo)]
-    assert undone == ["run", "node", "job", "job"]
-
-
-def test_the_timer_waits_for_every_gpu_and_every_victim(drill: Drilled) -> None:
-    victims = drill.target.rows
-    one = drill.aim().deadline_s
-    drill.node.holders.append(drill.node.holder(11, "VLLM::EngineCore", pod="uid-1", gpu=OTHER))
-    two = drill.fault.aim(drill.target, victims, run="abcd0123", receipt="abcd0123-0-gpu-reset", deadline_s=35.0)
-    an_attempt = gpu_deed.RESET_TIMEOUT_S + gpu_reset_deed.RESET_SLACK_S
-    assert two.deadline_s >= one + 2 * an_attempt
-    assert one > gpu_reset_planned.deed_s(gpus=1) + 3.0
-    assert 2 * drill.fault.deed_s > gpu_reset_planned.deed_s(gpus=8) + 3.0 + gpu_reset_planned.TIMER_SLACK_S - 300.0
-
-
-def test_a_node_that_the_timer_has_put_back_is_not_worked_on_any_further(drill: Drilled) -> None:
-    receipt = drill.aim()
-    back = next(step for step in receipt.undo if step["do"] == "node")
-    drill.on_step = lambda step: put_back(drill.node.nodes, back) if step == "holders.gone" else None
-    with pytest.raises(DrillError, match="somebody has put it back"):
-        drill.inject(receipt)
-    assert drill.node.jobs == {}
-    assert drill.revert(receipt) is Restored.CLEAN
-    assert drill.as_before()
-
-
-def test_fewer_gpus_than_before_are_not_clean(drill: Drilled) -> None:
-    receipt = drill.aim()
-    drill.inject(receipt)
-    drill.node.offers = 1
-    assert drill.revert(receipt) is Restored.DIRTY
-    assert "offers 1 GPUs, and offered 2" in drill.events[-1][1]["reason"]
-    drill.node.nodes.node["spec"]["unschedulable"] = True  # others work on it now, and answer for it
-    assert drill.revert(receipt) is Restored.CLEAN
-
-
-def test_a_node_that_is_gone_has_nothing_to_put_back(drill: Drilled) -> None:
-    receipt = drill.aim()
-    drill.stop_at = "reset.begin"
-    drill.inject(receipt)
-    drill.node.is_gone = True
-    assert drill.revert(receipt) is Restored.CLEAN
-    assert drill.steps()[-1] == "node.gone"
-    assert drill.fault.observe(drill.target, receipt, drill.ctx).on is False
-
-
-def test_all_budgets_together_are_waited_for_no_longer_than_said(drill: Drilled) -> None:
-    drill.target.budget = ["no", "no", None, *["no"] * 99]
-    asked = list(drill.target.budget)
-    told: list[str] = []
-    with pytest.raises(Refused, match="vllm-1: its eviction is refused by the disruption budget for 9 s"):
-        await_budget(drill.target, drill.target.rows, drill.ctx, 9.0, lambda name, _: told.append(name))
-    assert told == ["vllm-0", "vllm-1"]
-    assert len(asked) - len(drill.target.budget) <= 11  # a look a second, and one for the victim that may go
 
 
 def test_a_reset_is_never_begun_twice(drill: Drilled) -> None:
