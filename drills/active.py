@@ -116,7 +116,7 @@ class ActiveFaults:
         restored, why = revert(fault, self.target, receipt, self._noting())
         if receipt.holds and restored is Restored.CLEAN:
             self.note("inject.step", {"receipt": receipt.id, "step": "gate.opened", "ok": True})
-        by_hand = [receipts.manual(step) for step in receipt.undo] or [f"drill recover {self.run}"]
+        by_hand = receipts.by_hand(receipt) or [f"drill recover {self.run}"]
         manual = [] if restored is Restored.CLEAN else by_hand
         self.on.remove((fault, receipt))
         try:

@@ -106,6 +106,11 @@ def _unfit(step: Json, where: str) -> str:
     return strictjson.misfit(step, {**STEPS[do], "host?": is_text}, where)
 
 
+#: What is done through the API, by whoever may.
+ANYWHERE: Final = ("node", "job")
+#: The names of the machine that the run was driven from.
+HERE: Final = ("", "local")
+
 # ---- the way back ------------------------------------------------------------------------------------
 
 
@@ -122,8 +127,26 @@ def revert(target: Target, receipt: Receipt, ctx: Context) -> Restored:
     return restored
 
 
-def manual(step: Json) -> str:
-    """Return the command a person types to do an undo step by hand."""
+def by_hand(receipt: Receipt) -> list[str]:
+    """Return the commands that a person types to do all undo steps by hand."""
+    return [manual(step, receipt.host) for step in receipt.undo]
+
+
+def there(host: str, command: str) -> str:
+    """Return a command for one host: as it is on this machine, and no command anywhere but on another one.
+
+    A pid or a path of another machine means something else here, or harms somebody.
+    """
+    return command if host in HERE else f"# on {host}: {command}"
+
+
+def manual(step: Json, host: str = "") -> str:
+    """Return the command a person types to do an undo step by hand; `host` is that of steps which name none."""
+    anywhere = step.get("do") in ANYWHERE
+    return _command(step) if anywhere else there(str(step.get("host", host)), _command(step))
+
+
+def _command(step: Json) -> str:
     match step.get("do"):
         case "remove":
             return f"rm -f {shlex.quote(step['path'])}"

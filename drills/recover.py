@@ -118,13 +118,13 @@ def _undo(
             why = "" if restored is Restored.CLEAN else "an undo step failed"
         else:
             restored, why = active.revert(fault, target, receipt, context)
-            manual = [receipts.manual(step) for step in receipt.undo]
+            manual = receipts.by_hand(receipt)
             notes.tell("proof.off", _proof(fault, target, receipt, context))
         clean = restored is Restored.CLEAN
         if clean and not custody.disarm(receipt):
             clean, why = False, "its on-target timer could not be ended"
     except Exception as error:
-        clean, why, manual = False, f"{type(error).__name__}: {error}", [receipts.manual(s) for s in receipt.undo]
+        clean, why, manual = False, f"{type(error).__name__}: {error}", receipts.by_hand(receipt)
     restored = Restored.CLEAN if clean else Restored.DIRTY
     outcome = {"restored": restored.value, "manual": [] if clean else manual, "by": "recover", "reason": why}
     notes.tell("revert.end", {"receipt": receipt.id, **outcome})
@@ -140,7 +140,9 @@ def _undo(
 
 def _end_timer(left: Outstanding) -> list[str]:
     """Return the command that ends a timer which does not end by itself."""
-    return [f"kill -9 {left.timer['pid']}"] if left.timer_state in ("armed", "released") else []
+    if left.timer_state not in ("armed", "released"):
+        return []
+    return [receipts.there(str(left.timer.get("node", left.receipt.host)), f"kill -9 {left.timer['pid']}")]
 
 
 def _fault_of(receipt: Receipt, target: Target | None) -> Fault | None:

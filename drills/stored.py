@@ -125,6 +125,6 @@ def _by_hand(events: list[Event]) -> list[str]:
 def _undo(receipt: Json) -> list[str]:
     steps = receipt.get("undo")
     try:
-        return [receipts.manual(step) for step in steps or ()]
+        return [receipts.manual(step, str(receipt.get("host", ""))) for step in steps or ()]
     except (AttributeError, KeyError, TypeError):  # a damaged receipt names no command
         return []

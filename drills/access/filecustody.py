@@ -147,7 +147,7 @@ class FileCustody:
         if answer.get("ok"):
             return Restored.CLEAN, []
         failed = [s for s in answer.get("steps", receipt.undo) if not s.get("ok")]
-        return Restored.DIRTY, [manual(s) for s in failed] or [f"{answer.get('error')}"]
+        return Restored.DIRTY, [manual(s, receipt.host) for s in failed] or [f"{answer.get('error')}"]
 
     def disarm(self, receipt: Receipt) -> bool:
         """End the timer and take the receipt away; only after the undo has been verified."""

@@ -17,7 +17,7 @@ from drills.access.remote import RemoteHost
 from drills.cluster.helpers import STATE_DIR, Helpers, NodeGone
 from drills.errors import DrillError, Refused, Unreachable
 from drills.model import Json, Receipt, Restored
-from drills.receipts import manual
+from drills.receipts import by_hand as by_hand_of
 
 LOOK_TIMEOUT_S: Final = 15.0
 #: A look into a helper costs a command in it; a timer that is lost is known a little later, and undoes nothing anyway.
@@ -117,7 +117,7 @@ class NodeWork:
                 continue
             except DrillError as error:
                 state = Restored.UNKNOWN
-                commands = [f"# node {node}: {error}", *(manual(step) for step in part.undo)]
+                commands = [f"# node {node}: {error}", *by_hand_of(part)]
             by_hand += commands
             restored = restored if state is Restored.CLEAN else state
         if silent is not None and restored is Restored.CLEAN:
@@ -145,7 +145,10 @@ class NodeWork:
         if time.monotonic() - looked < LOOK_AGAIN_S:
             return known
         there = self.helpers(receipt.run).staying()
-        said = [self._said(receipt, node) if node in there else {"state": "dead"} for node in parts(receipt)]
+        said = [
+            {**(self._said(receipt, node) if node in there else {"state": "dead"}), "node": node}
+            for node in parts(receipt)
+        ]
         worst = min(said, key=lambda one: ORDER.index(one.get("state", "none")), default={})
         if worst.get("state") in ("armed", "released"):  # one that is being armed at this moment is looked at again
             self._timers[receipt.id] = (time.monotonic(), worst)

@@ -20,6 +20,7 @@ from drills.access import procs
 from drills.access.filecustody import FileCustody
 from drills.access.local import TEMPORARY, LocalHost
 from drills.clock import Clock
+from drills.custody import Outstanding
 from drills.journal import Journal, read
 from drills.model import Json, Receipt, Restored
 from drills.recover import Recovered
@@ -231,3 +232,23 @@ def test_what_was_being_written_beside_a_file_of_the_fault_is_swept_too(state: P
     on(state, receipt_of(state, undo=({"do": "remove", "path": str(folder / "fault.json")},)))
     assert recover(state).restored is Restored.CLEAN
     assert [path.exists() for path in (dead, somebody_s)] == [False, True]
+
+
+# ---- what is typed by hand -------------------------------------------------------------------------------
+
+
+def test_what_is_to_be_typed_elsewhere_is_no_command_here(state: Path) -> None:
+    """A pid of a node means another process on the machine of whoever reads it."""
+    kill: Json = {"do": "signal", "pid": 4711, "start": 1, "signal": "CONT"}
+    away = receipt_of(state, host="node-1", undo=(kill, {**kill, "host": "node-2"}))
+    assert receipts.by_hand(away) == ["# on node-1: kill -CONT 4711", "# on node-2: kill -CONT 4711"]
+    assert receipts.by_hand(receipt_of(state, undo=(kill,))) == ["kill -CONT 4711"]
+    job = {"do": "job", "name": "j", "namespace": "llm", "host": "node-1"}
+    assert receipts.manual(job) == "kubectl --namespace llm delete job j"  # from anywhere
+
+
+def test_a_timer_that_does_not_end_is_ended_on_its_node(state: Path) -> None:
+    stuck = {"state": "armed", "pid": 4711, "start": 1, "node": "node-2"}
+    assert recovering._end_timer(Outstanding(receipt_of(state, host="node-1"), stuck)) == ["# on node-2: kill -9 4711"]
+    here = Outstanding(receipt_of(state), {"state": "armed", "pid": 4711, "start": 1})
+    assert recovering._end_timer(here) == ["kill -9 4711"]
