@@ -25,7 +25,7 @@ from drills.access.local import LocalHost
 from drills.active import ActiveFaults
 from drills.clock import Clock
 from drills.errors import Refused, Stopped
-from drills.faults import FAULTS, for_receipt, gpu_reset
+from drills.faults import FAULTS, for_receipt, gpu_deed
 from drills.lab import target as lab_target
 from drills.lab.client import Control, Lab
 from drills.lab.gpu import state as gpu_state
@@ -188,7 +188,7 @@ class Deed:
 @pytest.fixture(autouse=True)
 def _settings_worth_restoring(lab: Lab, control: Control, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Power limits that a reset would drop; nothing of a drill before the test, nothing after it."""
-    monkeypatch.setattr(gpu_reset, "QUIET_S", 0.1)
+    monkeypatch.setattr(gpu_deed, "QUIET_S", 0.1)
     _limit(lab, 500.0)
     before = traces.settings(lab)
     assert traces.left_behind(lab) == []
