@@ -17,6 +17,7 @@ from drills.model import Host, Json, Replica
 
 PROGRAM: Final = ("nsenter", "--net=/proc/1/ns/net")  # the node's own network: policies let it reach its pods
 COMMAND_S: Final = 60.0
+EARLIER_S: Final = 1.0  # a node sends that much more than is asked for: its clock is known better only afterwards
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 STAMPS: Final = ("start", "connected", "first_byte", "last_byte", "end")
 
@@ -92,14 +93,20 @@ class Fronts:
 
         Raises DrillError when one of the proxies' ledgers cannot be read.
         """
-        spots, attempts = list(self._up.values()), []
+        attempts: list[Json] = []
+        spots = [{**spot, "since": self._there(spot["node"], since_mono)} for spot in self._up.values()]
         for spot, said in zip(spots, self._ask("collect", spots), strict=True):
             if "error" in said:
                 raise DrillError(f"{spot['replica']}: its ledger is lost: {said['error']}")
-            attempts += [shifted(one, self._clocks[spot["node"]].ahead_s) for one in said["attempts"]]
+            ahead_s = self._clocks[spot["node"]].ahead_s
+            attempts += [shifted(json.loads(line), ahead_s) for line in said["lines"]]
         wrong_s = max((self._clocks[spot["node"]].error_s for spot in spots), default=0.0)
         mine = (one for one in attempts if one["start"] >= since_mono)
         return sorted(mine, key=lambda one: (one["start"], one["replica"])), wrong_s
+
+    def _there(self, node: str, mono: float) -> float:
+        """Return that instant, or a little before it, by the clock of a node."""
+        return mono + self._clocks[node].low - EARLIER_S if node in self._clocks else 0.0
 
     # ---- inside --------------------------------------------------------------------------------------
 

@@ -29,6 +29,9 @@ STATE_DIR: Final = "/run/drill"
 CONTAINER: Final = "helper"
 PYTHON: Final = "python3"
 RUN, ROLE, HELPER = "drills/run", "drills/role", "helper"
+MEMORY_MIB: Final = 512  # for commands and timers
+PROXY_MIB: Final = 96  # for each proxy, and what is collected of it
+SPARE_PROXIES: Final = 4  # for replicas that come to the node later
 #: Asks service meshes for no container of theirs; some read labels, some annotations.
 BY_ITSELF: Final = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
 GRACE_S: Final = 30  # for the timers to undo what they watch over
@@ -60,15 +63,19 @@ def name_of(run: str, node: str) -> str:
     return f"drill-{run}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
 
 
-def manifest(helper: Helper, *, run: str, node: str, labels: Mapping[str, str] | None = None) -> Json:
-    """Return the pod. It goes to its node past the scheduler: a cordon or a taint must not keep it away."""
+def manifest(helper: Helper, *, run: str, node: str, labels: Mapping[str, str] | None = None, proxies: int = 0) -> Json:
+    """Return the pod. It goes to its node past the scheduler: a cordon or a taint must not keep it away.
+
+    `proxies`: how many may run in it.
+    """
     grace_s = NODE_GRACE_S if helper.service_account else GRACE_S
+    memory_mib = MEMORY_MIB + PROXY_MIB * (proxies + SPARE_PROXIES if proxies else 0)
     container = {
         "name": CONTAINER,
         "image": helper.image,
         "command": [PYTHON, "-m", "drills.access.nodekeeper", STATE_DIR, str(grace_s - KEEPER_S)],
         "securityContext": {"privileged": True, "runAsUser": 0},
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": f"{memory_mib}Mi"}},
         "volumeMounts": [{"name": "state", "mountPath": STATE_DIR}],
     }
     spec: Json = {
@@ -120,8 +127,13 @@ class Helpers:
         self.api, self.namespace, self.helper = api, namespace, helper
         self.run, self.labels, self.clock = run, labels, clock
         self._hosts: dict[str, RemoteHost] = {}
+        self._proxies: dict[str, int] = {}
         self._made_mono: dict[str, float] = {}  # of those that were made here: when
         self._links: list[Link] = []
+
+    def expect(self, node: str, proxies: int) -> None:
+        """Say how many proxies a helper on that node may have to carry, before it is made."""
+        self._proxies[node] = max(proxies, self._proxies.get(node, 0))
 
     def on(self, node: str) -> RemoteHost:
         """Return the node's helper, made now if there is none. Refused when it does not come up."""
@@ -185,7 +197,8 @@ class Helpers:
 
     def _create(self, node: str) -> None:
         try:
-            body = manifest(self.helper, run=self.run, node=node, labels=self.labels)
+            proxies = self._proxies.get(node, 0)
+            body = manifest(self.helper, run=self.run, node=node, labels=self.labels, proxies=proxies)
             self.api.create(PODS, self.namespace, body)
         except ClusterError as error:
             if error.status == 409:  # made a moment ago, by a request whose answer was lost

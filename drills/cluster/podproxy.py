@@ -129,17 +129,27 @@ def look(spot: Json) -> Json:
 
 
 def collect(spot: Json) -> Json:
-    """Return the attempts, by lines of the ledger; the open ones first, so that none is lost in between."""
+    """Return the lines of the attempts that began at `since` or later, and of the open ones.
+
+    Those are asked for first, so that none is lost in between. Lines stay text: a long ledger must not fill the helper.
+    """
     folder = Path(spot["folder"])
     still_open: list[Json] = []
     lost = 0
     with suppress(OSError, ValueError):
         still_open = ask(folder, "GET", "/ledger/open")
         lost = ask(folder, "POST", "/flush")["lost"]
-    text = (folder / "ledger.ndjson").read_text()
-    ended = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    known = {(attempt["id"], attempt["start"]) for attempt in ended}
-    return {"attempts": ended + [a for a in still_open if (a["id"], a["start"]) not in known], "lost": lost}
+    since, opened = spot.get("since", 0.0), {(one["id"], one["start"]): one for one in still_open}
+    lines = []
+    with (folder / "ledger.ndjson").open() as ledger:
+        for line in ledger:
+            if not line.endswith("\n"):
+                break
+            attempt = json.loads(line)
+            opened.pop((attempt["id"], attempt["start"]), None)
+            if attempt["start"] >= since:
+                lines.append(line.rstrip("\n"))
+    return {"lines": lines + [json.dumps(one) for one in opened.values() if one["start"] >= since], "lost": lost}
 
 
 # ---- inside --------------------------------------------------------------------------------------------

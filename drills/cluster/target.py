@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -181,9 +182,11 @@ class KubernetesTarget(Fronted):
 
     def reach(self, replicas: Sequence[Replica], tell: Callable[[str, Json], None]) -> list[Replica]:
         """Have a helper on each of their nodes, told before it is made. Raises Refused."""
+        pods_on = Counter(pod.node for pod in self._pods())
         for node in sorted({replica.host for replica in replicas if not self._is_reached(replica.host)}):
             pod = name_of(self._keeper.run, node)
             tell("helper", {"node": node, "pod": pod, "namespace": self.where.namespace})
+            self._keeper.nodes.helpers(self._keeper.run).expect(node, pods_on[node])
             self.host(node)
             self._reached.add((self.run_now(), node))
         wanted = {replica.name: replica.uid for replica in replicas}

@@ -167,13 +167,22 @@ def test_traffic_goes_through_and_everything_goes_again(pod: Pod) -> None:
         f"import http.client as h; c=h.HTTPConnection('{POD_IP}',{PORT}); "
         "c.request('POST','/v1/completions',b'{}',{'X-Request-Id':'r-1-0'}); c.getresponse().read()",
     )  # fmt: skip
-    [seen] = pod.told("collect", spot)["attempts"]
+    [line] = pod.told("collect", spot)["lines"]
+    seen = json.loads(line)
     assert (seen["id"], seen["replica"], seen["close"]) == ("r-1-0", "vllm-0", "complete")
     assert all(step["ok"] for step in ontarget.carry_out(podproxy.undo([spot])))
     assert not podproxy.running(Path(spot["folder"]))
     assert pod.rules() == before
     assert pod.told("look", spot)["changed"] == []
     assert pod.ask("/health") == "ok"
+
+
+def test_only_what_began_since_then_is_collected(tmp_path: Path) -> None:
+    """A long ledger stays text, and where it is; a torn last line is none."""
+    lines = [json.dumps({"id": f"r-{n}-0", "start": float(n)}) for n in range(5)]
+    (tmp_path / "ledger.ndjson").write_text("\n".join(lines) + '\n{"id": "r-9')
+    said = podproxy.collect({"folder": str(tmp_path), "since": 3.0})
+    assert said == {"lines": lines[3:], "lost": 0}
 
 
 def test_a_connection_from_before_is_let_go_when_it_is_idle(pod: Pod) -> None:

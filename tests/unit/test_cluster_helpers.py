@@ -39,6 +39,16 @@ def test_it_asks_a_service_mesh_to_leave_it_alone() -> None:
     assert POD["metadata"]["labels"].items() >= wanted.items()
 
 
+def test_the_more_proxies_it_carries_the_more_memory_it_may_use() -> None:
+    def limit(proxies: int = 0) -> str:
+        pod = manifest(Helper("drills:1"), run="0123abcd", node="n", proxies=proxies)
+        return str(pod["spec"]["containers"][0]["resources"]["limits"]["memory"])
+
+    room = 8 + helpers.SPARE_PROXIES
+    assert limit() == f"{helpers.MEMORY_MIB}Mi"
+    assert limit(8) == f"{helpers.MEMORY_MIB + room * helpers.PROXY_MIB}Mi"
+
+
 def test_it_is_found_by_its_run() -> None:
     assert POD["metadata"]["labels"]["drills/run"] == "0123abcd"
     assert POD["metadata"]["name"].startswith("drill-0123abcd-")
