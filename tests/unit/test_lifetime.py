@@ -24,9 +24,10 @@ def test_a_helper_outlives_the_deed_and_the_timer_of_a_planned_reset() -> None:
     plan, faults = planned(GpuReset, {"how": "planned", "victims": 1})
     begun_s = PHASES["warmup_s"] + PHASES["baseline_s"]
     left_s = lifetime.run_s(plan, faults) - begun_s
-    assert left_s > gpu_reset_planned.DEADLINE_S + 30.0
+    many = gpu_reset_planned.PlannedReset("gpu-reset", {}, 30.0)._timer_s(gpus=gpu_reset_planned.GPUS, victims=4)
+    assert left_s > many
     assert left_s > PHASES["fault_s"] + lifetime.deeds_s(plan, faults) + DEADLINE_SLACK_S
-    assert lifetime.deeds_s(plan, faults) >= gpu_reset_planned.DEED_S + 30.0
+    assert lifetime.deeds_s(plan, faults) >= gpu_reset_planned.deed_s(gpus=8, victims=1)
 
 
 def test_a_wait_for_a_budget_counts() -> None:
