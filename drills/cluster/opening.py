@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from drills.access.kubernetes import Api, connect
+from drills.access.kubetypes import ClusterError
 from drills.cluster.custody import ClusterCustody
 from drills.cluster.target import KubernetesTarget
+from drills.errors import Refused, UsageError
 from drills.model import Fault, Json, Target
 from drills.options import Options
 from drills.target import TargetSpec
@@ -57,8 +59,15 @@ def custody(spec: TargetSpec) -> ClusterCustody:
 
 
 def state(spec: TargetSpec) -> str:
-    """Say how many of its pods are ready. Changes nothing, and could not."""
-    target = _target(spec, _api(spec, read_only=True))
+    """Say how many of its pods are ready, or why nobody can be drilled. Changes nothing, and could not."""
+    api = _api(spec, read_only=True)
+    try:
+        target = _target(spec, api)
+    except ClusterError:
+        raise
+    except (Refused, UsageError) as error:  # what is to be put back is said all the same
+        api.close()
+        return str(error).removeprefix(f"target {spec.name}: ")
     try:
         return state_of(target)
     finally:

@@ -62,6 +62,9 @@ def test_what_is_left_is_put_back_while_nobody_serves(store: Store, tmp_path: Pa
         journal.tell("receipt", {"receipt": texts.to_json(left)})
     keeper = ClusterCustody(connect(), "llm", "app=vllm", "prod")
     keeper.arm(left)
+    nobody, *lines = upkeep.status("prod", tmp_path / "drill.yaml", tmp_path / "reports")
+    assert "no pod matches app=vllm" in nobody
+    assert any(line.startswith("to be put back: ") for line in lines)
     said: list[str] = []
     assert upkeep.recover(None, "prod", tmp_path / "drill.yaml", tmp_path / "reports", said.append) == 0
     assert keeper.outstanding() == []
