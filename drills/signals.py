@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from drills.errors import Stopped
+from drills.errors import DrillError, Stopped
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -47,9 +47,18 @@ def told(handler: Callable[[str], None]) -> Iterator[None]:
 @contextmanager
 def interrupting(when: str) -> Iterator[None]:
     """Raise Stopped on a signal; what was started is taken down on the way out. `when` completes the sentence."""
+    raised: list[Stopped] = []
 
     def interrupt(name: str) -> None:
-        raise Stopped(f"{name}: stopped {when}")
+        raised.append(Stopped(f"{name}: stopped {when}"))
+        raise raised[-1]
 
     with told(interrupt):
-        yield
+        try:
+            yield
+        except DrillError:
+            raise
+        except Exception as error:  # a library in whose middle it came may make an error of its own of it
+            if raised:
+                raise raised[0] from error
+            raise
