@@ -28,6 +28,7 @@ class Pager(BaseHTTPRequestHandler):
     """A receiver that takes what it is told, or does not."""
 
     accepts: ClassVar[bool] = True
+    url: ClassVar[str]
     told: ClassVar[list[Json]] = []
 
     def do_POST(self) -> None:
@@ -48,7 +49,7 @@ def pager() -> Iterator[type[Pager]]:
         told: ClassVar[list[Json]] = []
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
-    Own.url = f"http://127.0.0.1:{server.server_port}/"  # type: ignore[attr-defined] # of this test alone
+    Own.url = f"http://127.0.0.1:{server.server_port}/"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield Own
     server.shutdown()
@@ -69,7 +70,7 @@ def server(tmp_path: Path, pager: type[Pager]) -> Iterator[str]:
             "receiver": "nobody", "group_by": ["alertname"], "group_wait": "0s", "group_interval": "1s",
             "routes": [{"matchers": ['severity="page"'], "receiver": "pager"}],
         },
-        "receivers": [{"name": "nobody"}, {"name": "pager", "webhook_configs": [{"url": pager.url}]}],  # type: ignore[attr-defined] # see above
+        "receivers": [{"name": "nobody"}, {"name": "pager", "webhook_configs": [{"url": pager.url}]}],
     }  # fmt: skip
     (tmp_path / "alertmanager.yml").write_text(json.dumps(config))
     runnable, folder = monitoring.runnable(program, tmp_path)
