@@ -12,7 +12,7 @@ from typing import Final
 
 from drills.access.kubernetes import Api
 from drills.access.kubetypes import PODS, ClusterAway, ClusterError, Resource
-from drills.cluster.helpers import ROLE, RUN
+from drills.cluster.helpers import BY_ITSELF, ROLE, RUN
 from drills.errors import Refused
 from drills.model import Json
 from drills.targetfile import Helper
@@ -57,7 +57,11 @@ def manifest(
             "completions": 1,
             "parallelism": 1,
             "activeDeadlineSeconds": int(limit_s) + START_S,
-            "template": {"metadata": {"labels": marks}, "spec": spec},
+            # a container of a mesh would outlive the reset, and the job would never be over
+            "template": {
+                "metadata": {"labels": {**marks, **BY_ITSELF}, "annotations": dict(BY_ITSELF)},
+                "spec": spec,
+            },
         },
     }
 

@@ -208,6 +208,10 @@ def _reverted(data: Json) -> str:
     return text + (f"; by hand: {_names(manual)}" if manual else "")
 
 
+def _reasons(data: Json) -> str:
+    return "; ".join(prose(str(why).removeprefix("# ")) for why in data.get("why") or []) or "no reason given"
+
+
 def _guard(data: Json) -> str:
     query = f" {code(data['query'])}" if data.get("query") else ""
     return f"**guard** {code(data.get('guard'))}{query}: {_value(data.get('value'))}, bound {_value(data.get('bound'))}"
@@ -278,6 +282,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "load.stopping": lambda _: "no new arrivals",
     "load.stopped": _load_stopped,
     "collected": lambda d: f"collected {code(d.get('file'))}: {words.count(int(d.get('lines') or 0), 'line')}",
+    "undo.needless": lambda d: f"nothing to undo: {_reasons(d)}",
     "undo.failed": lambda d: f"**undo failed**; by hand: {_names(d.get('manual') or [])}",
     "broken": lambda d: f"**broken**: {code(d.get('step'))}: {code(d.get('error'))}",
     "left": _left,

@@ -75,6 +75,13 @@ def test_it_goes_to_its_node_whatever_keeps_others_away_and_gets_no_gpu() -> Non
     assert "limits" not in container["resources"]
 
 
+def test_a_mesh_is_asked_for_no_container_in_it() -> None:
+    pod = JOB["spec"]["template"]["metadata"]
+    assert pod["annotations"] == helpers.BY_ITSELF
+    assert pod["labels"].items() > helpers.BY_ITSELF.items()
+    assert JOB["metadata"]["labels"].keys() == pod["labels"].keys() - helpers.BY_ITSELF.keys()
+
+
 def test_it_names_one_gpu_by_its_uuid() -> None:
     [container] = JOB["spec"]["template"]["spec"]["containers"]
     assert container["command"][-3:] == ["--gpu-reset", "-i", "GPU-1"]

@@ -102,6 +102,11 @@ def test_what_is_told_by_newer_names_is_not_absent() -> None:
     assert "`kv_usage`" in sentence("metrics.names", replica="r", names=newer, absent=["kv_usage"])
 
 
+def test_what_need_not_be_undone_is_said_with_its_reason() -> None:
+    said = sentence("undo.needless", receipt="r-0", why=["# node n1 is gone, and with it what was changed there"])
+    assert said == "nothing to undo: node n1 is gone, and with it what was changed there"
+
+
 def test_what_is_over_by_itself_is_not_taken_off() -> None:
     proof: Json = {"ok": True, "evidence": runs.SEEN}
     assert sentence("proof.off", held=True, **proof).startswith("fault off: proven: process of the victim")
