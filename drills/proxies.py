@@ -11,7 +11,7 @@ from typing import ClassVar, Final, cast
 
 from drills import receipts
 from drills.errors import DrillError
-from drills.faults.common import pinned
+from drills.faults.common import receipt_of
 from drills.model import (
     BringsProxies,
     Context,
@@ -59,17 +59,9 @@ class LedgerProxies:
         tag = receipt.removesuffix(f"-{self.name}")
         lies = f"{target.state_dir}/receipts/{receipt}.json"  # on each node; without it nothing is put up any more
         spots = [spot | {"receipt": lies} for spot in _bringing(target).aim_proxies(victims, f"{tag}p")]
-        return Receipt(
-            id=receipt,
-            run=run,
-            fault=self.name,
-            target=target.name,
-            host=victims[0].host,
-            victims=tuple(pinned(v) for v in victims),
-            prior={"spots": spots},
-            holds=(),
-            undo=tuple(_bringing(target).undo_of_proxies(spots)),
-            deadline_s=deadline_s,
+        undo, prior = _bringing(target).undo_of_proxies(spots), {"spots": spots}
+        return receipt_of(
+            self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:

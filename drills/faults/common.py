@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar, Protocol
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel
 
 from drills.access import procs
 from drills.errors import Refused
@@ -52,6 +52,43 @@ def pinned(replica: Replica) -> Json:
         "gate": replica.gate,
         "restarts": replica.restarts,
     }
+
+
+class Written(Protocol):
+    """What a receipt must know of the fault that writes it."""
+
+    name: ClassVar[str]
+
+    @property
+    def params(self) -> BaseModel:
+        """Its parameters."""
+
+
+def receipt_of(
+    fault: Written,
+    target: Target,
+    victims: Sequence[Replica],
+    *,
+    run: str,
+    receipt: str,
+    deadline_s: float,
+    prior: Json,
+    undo: Sequence[Json] = (),
+) -> Receipt:
+    """Return the receipt of a fault on these victims, the first one's host being the receipt's own."""
+    return Receipt(
+        id=receipt,
+        run=run,
+        fault=fault.name,
+        target=target.name,
+        host=victims[0].host,
+        victims=tuple(pinned(victim) for victim in victims),
+        prior=prior,
+        holds=(),
+        undo=tuple(undo),
+        deadline_s=deadline_s,
+        params=fault.params.model_dump(mode="json"),
+    )
 
 
 def offspring(target: Target, replica: Replica) -> list[Json]:

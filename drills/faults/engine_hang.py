@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from drills import receipts
 from drills.access import procs
-from drills.faults.common import FaultParams, bystanders, pinned, untouched
+from drills.faults.common import FaultParams, bystanders, pinned, receipt_of, untouched
 from drills.faults.engines import signal_engines, unknown_engines
 from drills.model import Context, Json, Observation, Receipt, Replica, Restored, Target
 from drills.probes import completion, http
@@ -52,18 +52,9 @@ class EngineHang:
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Pin the engines and the bystanders."""
         steps = [{"do": "signal", "pid": v.engine_pid, "start": v.engine_start, "signal": "CONT"} for v in victims]
-        return Receipt(
-            id=receipt,
-            run=run,
-            fault=self.name,
-            target=target.name,
-            host=victims[0].host,
-            victims=tuple(pinned(v) for v in victims),
-            prior={"bystanders": bystanders(target, victims)},
-            holds=(),
-            undo=tuple(steps),
-            deadline_s=deadline_s,
-            params=self.params.model_dump(),
+        prior: Json = {"bystanders": bystanders(target, victims)}
+        return receipt_of(
+            self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=steps
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:

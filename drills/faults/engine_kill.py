@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from drills import receipts
-from drills.faults.common import FaultParams, burial, bystanders, offspring, pinned, untouched
+from drills.faults.common import FaultParams, burial, bystanders, offspring, receipt_of, untouched
 from drills.faults.engines import signal_engines, unknown_engines
 from drills.model import Context, Json, Observation, Receipt, Replica, Restored, Target
 
@@ -48,18 +48,9 @@ class EngineKill:
         for victim in victims:
             workers = [p for p in offspring(target, victim) if p["pid"] != victim.engine_pid]
             undo += burial(victim.engine_pid, victim.engine_start, workers)
-        return Receipt(
-            id=receipt,
-            run=run,
-            fault=self.name,
-            target=target.name,
-            host=victims[0].host,
-            victims=tuple(pinned(v) for v in victims),
-            prior={"bystanders": bystanders(target, victims)},
-            holds=(),
-            undo=tuple(undo),
-            deadline_s=deadline_s,
-            params=self.params.model_dump(),
+        prior: Json = {"bystanders": bystanders(target, victims)}
+        return receipt_of(
+            self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from drills import receipts
-from drills.faults.common import FaultParams, bystanders, pinned, refuse_others, untouched
+from drills.faults.common import FaultParams, bystanders, receipt_of, refuse_others, untouched
 from drills.model import Context, Observation, Receipt, Replica, Restored, Target
 
 
@@ -37,18 +37,10 @@ class Noop:
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Name the marker file that will be the only change."""
         marker = f"{target.state_dir}/{receipt}.marker"
-        return Receipt(
-            id=receipt,
-            run=run,
-            fault=self.name,
-            target=target.name,
-            host=victims[0].host,
-            victims=tuple(pinned(v) for v in victims),
-            prior={"bystanders": bystanders(target, victims), "marker": marker, "marker_present": False},
-            holds=(),
-            undo=({"do": "remove", "path": marker},),
-            deadline_s=deadline_s,
-            params=self.params.model_dump(),
+        prior = {"bystanders": bystanders(target, victims), "marker": marker, "marker_present": False}
+        undo = [{"do": "remove", "path": marker}]
+        return receipt_of(
+            self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:

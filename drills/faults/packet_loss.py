@@ -21,7 +21,7 @@ from drills import receipts
 from drills.access import iptables
 from drills.access.iptables import Programs, Rule
 from drills.errors import DrillError, nearest
-from drills.faults.common import FaultParams, bystanders, pinned, refuse_others, untouched
+from drills.faults.common import FaultParams, bystanders, receipt_of, refuse_others, untouched
 from drills.model import Context, HasNetwork, Host, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Line, Share
 from drills.probes import http
@@ -141,18 +141,10 @@ class PacketLoss:
         """Note every rule that is there, and write down how ours will be undone."""
         tag = receipt.removesuffix(f"-{self.name}")
         links = [self._link(target, victim, tag) for victim in victims]
-        return Receipt(
-            id=receipt,
-            run=run,
-            fault=self.name,
-            target=target.name,
-            host=victims[0].host,
-            victims=tuple(pinned(v) for v in victims),
-            prior={"bystanders": bystanders(target, victims), "links": links},
-            holds=(),
-            undo=tuple(step for link in links for step in _undo(link)),
-            deadline_s=deadline_s,
-            params=self.params.model_dump(mode="json"),
+        prior = {"bystanders": bystanders(target, victims), "links": links}
+        undo = [step for link in links for step in _undo(link)]
+        return receipt_of(
+            self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
         )
 
     def _link(self, target: Target, victim: Replica, tag: str) -> Json:

@@ -20,7 +20,7 @@ from drills.faults.common import (
     bystanders,
     how_for,
     offspring,
-    pinned,
+    receipt_of,
     refuse_others,
     still_the_one,
     untouched,
@@ -73,18 +73,10 @@ class PodKill:
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Pin the victims and their bystanders. The deployment must heal itself: only an orphan is ours to end."""
         trees = [(v, offspring(target, v)) for v in victims] if self.how == "kill-process" else []
-        return Receipt(
-            id=receipt,
-            run=run,
-            fault=self.name,
-            target=target.name,
-            host=victims[0].host,
-            victims=tuple(pinned(v) for v in victims),
-            prior={"bystanders": bystanders(target, victims), "how": self.how},
-            holds=(),
-            undo=tuple(step for v, tree in trees for step in burial(v.pid, v.pid_start, tree)),
-            deadline_s=deadline_s,
-            params=self.params.model_dump(),
+        prior = {"bystanders": bystanders(target, victims), "how": self.how}
+        undo = [step for v, tree in trees for step in burial(v.pid, v.pid_start, tree)]
+        return receipt_of(
+            self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:

@@ -23,7 +23,7 @@ from drills.access import farlines
 from drills.access.farlines import FarLine, any_line
 from drills.access.lateness import Line, ask_all
 from drills.errors import Refused
-from drills.faults.common import bystanders, pinned, refuse_others, untouched
+from drills.faults.common import bystanders, receipt_of, refuse_others, untouched
 from drills.model import Context, HasProxies, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Duration, Params
 
@@ -90,25 +90,16 @@ class UpstreamDelay:
             raise Refused(f"{', '.join(sorted(missing))}: no ledger proxy stands in front of it")
         files = {name: f"{p['faults_dir']}/{receipt}.json" for name, p in proxies.items() if name in names}
         hosts = {name: str(proxies[name].get("host") or victims[0].host) for name in files}
-        return Receipt(
-            id=receipt,
-            run=run,
-            fault=self.name,
-            target=target.name,
-            host=victims[0].host,
-            victims=tuple(pinned(v) for v in victims),
-            prior={
-                "bystanders": bystanders(target, victims),
-                "files": files,
-                "hosts": hosts,
-                "proxies": {
-                    name: {key: p.get(key) for key in ("listen", "host", "folder")} for name, p in proxies.items()
-                },
-            },
-            holds=(),
-            undo=tuple({"do": "remove", "path": path, "host": hosts[name]} for name, path in files.items()),
-            deadline_s=deadline_s,
-            params=self.params.model_dump(),
+        kept = ("listen", "host", "folder")
+        prior = {
+            "bystanders": bystanders(target, victims),
+            "files": files,
+            "hosts": hosts,
+            "proxies": {name: {key: p.get(key) for key in kept} for name, p in proxies.items()},
+        }
+        undo = [{"do": "remove", "path": path, "host": hosts[name]} for name, path in files.items()]
+        return receipt_of(
+            self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
         )
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
