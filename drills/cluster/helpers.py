@@ -38,7 +38,8 @@ GRACE_S: Final = 30  # for the timers to undo what they watch over
 KEEPER_S: Final = 5  # of that: for the keeper itself to end
 NODE_GRACE_S: Final = 150  # where that may be a node, which must offer its GPUs again first
 READY_TIMEOUT_S: Final = 90.0  # an image may have to be fetched
-GONE_TIMEOUT_S: Final = GRACE_S + 15.0
+#: A kubelet that could not reach the API server asks again only after up to a minute.
+GONE_TIMEOUT_S: Final = GRACE_S + 75.0
 POLL_S: Final = 0.5
 ENDED: Final = ("Failed", "Succeeded")
 #: Why a container waits, when waiting longer is in vain.
