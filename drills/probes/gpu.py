@@ -5,10 +5,11 @@
 Asks NVML through nvidia-ml-py where both are there, else `nvidia-smi --query-gpu` (COMMAND is the prefix that runs it,
 and comes last). NVML is a client of every GPU while it is open, so this is a program of its own that ends at once:
 never import it into a driver. What is not known is null, never zero. Standard library only, so that it also runs
-on hosts (3.10 and later): `python3 - --smi nvidia-smi < gpu.py`.
+on hosts (3.9 and later): `python3 - --smi nvidia-smi < gpu.py`.
 
     {"source": "nvml"|"smi"|null, "lab": bool, "driver_version", "boot_id", "host_uptime_s", "count", "conf_compute",
-     "may_reset", "errors": [...], "gpus": {UUID: {"index", "name", "pci", "uptime_s", "recovery_action", ...}}}
+     "may_reset", "daemon_socket", "errors": [...],
+     "gpus": {UUID: {"index", "name", "pci", "uptime_s", "recovery_action", ...}}}
 
 A GPU that fell off the bus has no UUID any more: it is missing from `gpus`, while `errors` says so. `uptime_s`
 comes from NVML (nvidia-smi has no such query), or from the lab's own field `lab.uptime`. `xids` are the driver's
@@ -30,19 +31,14 @@ from typing import Any
 
 Json = dict[str, Any]
 ACTIONS = (
-    "None",
-    "Reset",
-    "Reboot",
-    "Drain P2P",
-    "Drain and Reset",
-    "Recover IMEX Domain",
-    "Bus Reset",
-    "System Reboot",
-)
+    "None", "Reset", "Reboot", "Drain P2P", "Drain and Reset", "Recover IMEX Domain", "Bus Reset", "System Reboot",
+)  # fmt: skip
 FABRIC = ("not_supported", "not_started", "in_progress", "completed")
 RECOVERY_ACTION_FIELD = 230
-COMMAND_TIMEOUT_S = 20.0
+TIMEOUT_S = 20.0
 MIB = 1024 * 1024
+#: By it nvidia-smi has the persistence daemon let go of a GPU around a reset.
+DAEMON_SOCKETS = ("/run/nvidia-persistenced/socket", "/var/run/nvidia-persistenced/socket")
 _XID = re.compile(r"\[ *(?P<at>[0-9.]+)\] NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)[^)]*\): (?P<xid>\d+), ?(?P<text>.*)")
 
 
@@ -58,21 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def probe(nvml_lib: str | None, smi: list[str]) -> Json:
     """Return what is known of the machine and its GPUs."""
-    answer: Json = {
-        "source": None,
-        "lab": False,
-        "driver_version": None,
-        "boot_id": _text("/proc/sys/kernel/random/boot_id"),
-        "host_uptime_s": None,
-        "count": None,
-        "conf_compute": None,
-        "may_reset": None,
-        "errors": [],
-        "gpus": {},
-    }
+    unknown = ("source", "driver_version", "host_uptime_s", "count", "conf_compute", "may_reset", "daemon_socket")
+    boot_id = _text("/proc/sys/kernel/random/boot_id")
+    answer: Json = {**dict.fromkeys(unknown), "lab": False, "boot_id": boot_id, "errors": [], "gpus": {}}
     if not _by_nvml(answer, nvml_lib):
         _by_smi(answer, smi)
     answer["may_reset"] = _may_reset(smi)
+    answer["daemon_socket"] = _daemon_socket(answer, smi)
     _xids(answer, smi)
     uptime = _text("/proc/uptime")
     answer["host_uptime_s"] = float(uptime.split()[0]) if uptime else None
@@ -93,6 +81,13 @@ def _may_reset(smi: list[str]) -> bool | None:
         return lab.stdout.startswith("Yes")
     user = _run([*smi[:-1], "id", "-u"])
     return user.stdout.strip() == "0" if user.returncode == 0 else None
+
+
+def _daemon_socket(answer: Json, smi: list[str]) -> bool:
+    """Whether the persistence daemon can be asked to let go; the lab plays that it can, or that it cannot."""
+    if answer["lab"]:
+        return _run([*smi, "--query-gpu=lab.persistence_socket", "--format=csv,noheader"]).stdout.startswith("Yes")
+    return any(Path(path).exists() for path in DAEMON_SOCKETS)
 
 
 def _xids(answer: Json, smi: list[str]) -> None:
@@ -119,16 +114,10 @@ def _slot(pci: str) -> tuple[int, ...]:
 def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
+            argv, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(argv, 124, "", f"{argv[0]}: no answer within {COMMAND_TIMEOUT_S:.0f} s")
+        return subprocess.CompletedProcess(argv, 124, "", f"{argv[0]}: no answer within {TIMEOUT_S:.0f} s")
     except OSError as error:
         return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: {error.strerror}")
 
@@ -189,8 +178,9 @@ def _nvml_gpu(nvml: Any, gpu: Any) -> Json:
     def scaled(value: float | None, factor: float) -> float | None:
         return None if value is None else value * factor
 
-    use = ask("UtilizationRates")
-    memory = ask("MemoryInfo", nvml.nvmlMemory_v2) or ask("MemoryInfo")  # the old one counts reserved memory as used
+    use, limits = ask("UtilizationRates"), ask("PowerManagementLimitConstraints")
+    memory = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2)) or ask("MemoryInfo")
+    reasons = ask("CurrentClocksEventReasons")
     mig, display, persistence = ask("MigMode", unsupported=[0]), ask("DisplayActive"), ask("PersistenceMode")
     return {
         "uuid": nvml.nvmlDeviceGetUUID(gpu),
@@ -200,11 +190,14 @@ def _nvml_gpu(nvml: Any, gpu: Any) -> Json:
         "recovery_action": _nvml_recovery_action(nvml, gpu),
         "temperature_c": ask("Temperature", nvml.NVML_TEMPERATURE_GPU),
         "sm_clock_mhz": ask("ClockInfo", nvml.NVML_CLOCK_SM),
+        "sm_clock_max_mhz": ask("MaxClockInfo", nvml.NVML_CLOCK_SM),
         "memory_clock_mhz": ask("ClockInfo", nvml.NVML_CLOCK_MEM),
-        "event_reasons": ask("CurrentClocksEventReasons"),
+        "event_reasons": ask("CurrentClocksThrottleReasons") if reasons is None else reasons,  # as it was called
         "power_w": scaled(ask("PowerUsage"), 1e-3),
         "power_limit_w": scaled(ask("PowerManagementLimit"), 1e-3),
         "power_default_w": scaled(ask("PowerManagementDefaultLimit"), 1e-3),
+        "power_min_w": scaled(limits and limits[0], 1e-3),
+        "power_max_w": scaled(limits and limits[1], 1e-3),
         "utilisation": use and use.gpu,
         "memory_utilisation": use and use.memory,
         "memory_total_mib": memory and memory.total // MIB,
@@ -255,7 +248,7 @@ def _nvml_recovery_action(nvml: Any, gpu: Any) -> str | None:
 def _nvml_fabric(nvml: Any, gpu: Any) -> str:
     info = nvml.c_nvmlGpuFabricInfo_v3_t()
     nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(info))
-    return FABRIC[info.state]
+    return FABRIC[info.state] if info.state < len(FABRIC) else f"unknown ({info.state})"
 
 
 def _nvml_processes(nvml: Any, gpu: Any) -> list[Json] | None:
@@ -294,22 +287,29 @@ def _reasons(text: str) -> int | None:
     return int(text, 16) if text.startswith("0x") else None
 
 
+def _words(text: str) -> str | None:
+    return None if _is_blank(text) else text
+
+
 #: field of --query-gpu -> (where it goes in the answer, how its text is read)
 SMI_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "uuid": ("uuid", str),
     "index": ("index", _whole),
-    "name": ("name", str),
-    "pci.bus_id": ("pci", str),
-    "driver_version": ("driver_version", str),
+    "name": ("name", _words),
+    "pci.bus_id": ("pci", _words),
+    "driver_version": ("driver_version", _words),
     "lab.uptime": ("uptime_s", _whole),
-    "gpu_recovery_action": ("recovery_action", lambda text: None if _is_blank(text) else text),
+    "gpu_recovery_action": ("recovery_action", _words),
     "temperature.gpu": ("temperature_c", _whole),
     "clocks.sm": ("sm_clock_mhz", _whole),
+    "clocks.max.sm": ("sm_clock_max_mhz", _whole),
     "clocks.mem": ("memory_clock_mhz", _whole),
     "clocks_event_reasons.active": ("event_reasons", _reasons),
     "power.draw": ("power_w", _number),
     "power.limit": ("power_limit_w", _number),
     "power.default_limit": ("power_default_w", _number),
+    "power.min_limit": ("power_min_w", _number),
+    "power.max_limit": ("power_max_w", _number),
     "utilization.gpu": ("utilisation", _whole),
     "utilization.memory": ("memory_utilisation", _whole),
     "memory.total": ("memory_total_mib", _whole),
@@ -330,6 +330,8 @@ SMI_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "remapped_rows.pending": ("remapped.pending", _switch),
     "remapped_rows.failure": ("remapped.failure", _switch),
 }
+#: What older ones call a field.
+OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 
 
 def _is_blank(text: str) -> bool:
@@ -339,16 +341,17 @@ def _is_blank(text: str) -> bool:
 def _by_smi(answer: Json, smi: list[str]) -> None:
     """Fill the answer from nvidia-smi; fields this nvidia-smi does not know stay null."""
     fields = list(SMI_FIELDS)
-    for _ in range(len(SMI_FIELDS)):
+    for _ in range(len(SMI_FIELDS) + len(OLD_NAMES)):
         done = _run([*smi, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
         unknown = [f for f in fields if f'"{f}" is not a valid field' in done.stdout + done.stderr]
         if not unknown:
             break
-        fields.remove(unknown[0])
+        at = fields.index(unknown[0])
+        fields[at : at + 1] = [OLD_NAMES[unknown[0]]] if unknown[0] in OLD_NAMES else []
     for line in done.stdout.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(fields) and cells[0].startswith("GPU-"):
-            _smi_gpu(answer, dict(zip(fields, cells, strict=True)))
+            _smi_gpu(answer, dict(zip(fields, cells)))  # noqa: B905 - `strict` is newer than some hosts' Python
         elif line.strip():
             answer["errors"].append(line.strip())
     if not answer["gpus"]:
@@ -364,7 +367,7 @@ def _smi_gpu(answer: Json, cells: dict[str, str]) -> None:
     gpu: Json = {"ecc": {}, "remapped": {}, "processes": None}
     for field, (place, read) in SMI_FIELDS.items():
         group, _, name = place.rpartition(".")
-        text = cells.get(field)
+        text = cells.get(field, cells.get(OLD_NAMES.get(field, "")))
         (gpu[group] if group else gpu)[name] = None if text is None else read(text)
     answer["driver_version"] = gpu.pop("driver_version")
     answer["gpus"][gpu.pop("uuid")] = gpu

@@ -63,5 +63,5 @@ def _python(host: Host, prefix: Sequence[str], program: str | None, argv: Sequen
     name = Path(str(program)).name
     if done.timed_out or done.rc != 0:
         why = f"no answer within {timeout_s:.0f} s" if done.timed_out else (done.err.strip().splitlines() or [""])[-1]
-        raise DrillError(f"{host.name}: {name}: status {done.rc}: {why}; is Python 3.10 or newer there?")
+        raise DrillError(f"{host.name}: {name}: status {done.rc}: {why}; is Python 3.9 or newer there?")
     return json.loads(done.out)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from drills.access import holders, procs
@@ -31,10 +35,11 @@ def look(on: Bench, *argv: str) -> Json:
     return run([*(argv or nvml), "--smi", str(on.smi)])
 
 
-def run(argv: list[str]) -> Json:
+def run(argv: list[str], python: str = sys.executable, env: dict[str, str] | None = None) -> Json:
     """Run the probe the way it runs on a host: its text by stdin."""
     done = subprocess.run(
-        [sys.executable, "-", *argv],
+        [python, "-", *argv],
+        env={**os.environ, **(env or {})},
         input=Path(str(program.__file__)).read_text(),
         capture_output=True,
         text=True,
@@ -53,6 +58,7 @@ def test_it_tells_everything_by_uuid(on: Bench) -> None:
     found = look(on)
     assert found["source"] == ("nvml" if on.nvml_lib else "smi")
     assert (found["lab"], found["count"], found["may_reset"], found["conf_compute"]) == (True, 3, True, False)
+    assert found["daemon_socket"] is True
     assert found["boot_id"] == state.boot_id()
     assert list(found["gpus"]) == [g["uuid"] for g in on.gpus]
     gpu = found["gpus"][on.gpus[1]["uuid"]]
@@ -64,9 +70,16 @@ def test_it_tells_everything_by_uuid(on: Bench) -> None:
         "recovery_action": "None",
         "temperature_c": 42,
         "sm_clock_mhz": 1980,
+        "sm_clock_max_mhz": 1980,
+        "memory_clock_mhz": 2619,
         "event_reasons": 1,
+        "power_w": 96.5,
         "power_limit_w": 700.0,
         "power_default_w": 700.0,
+        "power_min_w": 200.0,
+        "power_max_w": 700.0,
+        "utilisation": 0,
+        "memory_utilisation": 0,
         "memory_total_mib": 81559,
         "memory_used_mib": 4,
         "persistence": True,
@@ -86,6 +99,15 @@ def test_what_the_driver_does_not_know_is_null(on: Bench) -> None:
     gpu = one(on)
     assert (gpu["recovery_action"], gpu["temperature_c"], gpu["utilisation"]) == (None, None, None)
     assert (gpu["display_active"], gpu["power_limit_w"]) == (None, 350.0)
+
+
+def test_what_somebody_set_is_told(on: Bench) -> None:
+    assert on.nvidia("-lgc", "300,900", "-i", on.gpus[0]["uuid"]).returncode == 0
+    assert on.nvidia("-pl", "350", "-i", on.gpus[1]["uuid"]).returncode == 0
+    locked, capped = one(on), one(on, 1)
+    assert (locked["sm_clock_mhz"], locked["power_limit_w"]) == (900, 700.0)
+    assert (capped["sm_clock_mhz"], capped["power_limit_w"]) == (990, 350.0)
+    assert (locked["event_reasons"] & 0x4, capped["event_reasons"] & 0x4) == (0, 0x4)
 
 
 def test_a_pending_recovery_action_has_its_word(on: Bench) -> None:
@@ -155,6 +177,50 @@ def test_fields_an_old_nvidia_smi_does_not_know_are_null(tmp_path: Path) -> None
         gpu = found["gpus"][on.gpus[0]["uuid"]]
         assert (found["source"], found["lab"]) == ("smi", False)
         assert (gpu["recovery_action"], gpu["uptime_s"], gpu["temperature_c"]) == (None, None, 41)
+
+
+def test_an_old_nvidia_smi_calls_the_clock_event_reasons_throttle_reasons(tmp_path: Path) -> None:
+    with bench(tmp_path) as on:
+        old = tmp_path / "old-smi"
+        old.write_text(
+            "#!/bin/sh\n"
+            'case "$*" in *clocks_event_reasons.active*)\n'
+            '  echo "Field \\"clocks_event_reasons.active\\" is not a valid field to query."; exit 2;; esac\n'
+            f'exec {on.smi} "$(echo "$1" | sed s/clocks_throttle_/clocks_event_/)" "$2"\n'
+        )
+        old.chmod(0o755)
+        on.set(0, event_reasons=0x20)
+        assert run(["--smi", str(old)])["gpus"][on.gpus[0]["uuid"]]["event_reasons"] == 0x20
+
+
+def python39() -> str | None:
+    """Return a Python 3.9 of this machine that starts, None when there is none."""
+    for found in (shutil.which("python3.9"), *Path.home().glob(".pyenv/versions/3.9.*/bin/python")):
+        asked = found and subprocess.run([str(found), "-V"], capture_output=True, text=True, timeout=20, check=False)
+        if asked and asked.stdout.startswith("Python 3.9."):
+            return str(found)
+    return None
+
+
+@pytest.mark.parametrize("source", [program.__file__, holders.__file__])
+def test_what_goes_to_hosts_is_written_for_python_3_9(source: str) -> None:
+    ast.parse(Path(source).read_text(), feature_version=(3, 9))
+
+
+def test_python_3_9_carries_it_out(on: Bench, tmp_path: Path) -> None:
+    if (python := python39()) is None:
+        pytest.skip("no Python 3.9 on this machine; only the syntax was looked at")
+    alone = tmp_path / "shipped"
+    alone.mkdir()
+    shutil.copy(pynvml.__file__, alone)  # which is one file too, and all that is needed beside the probe
+    argv = [*(["--nvml-lib", str(on.nvml_lib)] if on.nvml_lib else []), "--smi", str(on.smi)]
+    found = run(argv, python, {"PYTHONPATH": str(alone)})
+    assert found["source"] == ("nvml" if on.nvml_lib else "smi")
+    here = look(on)
+    assert abs(found.pop("host_uptime_s") - here.pop("host_uptime_s")) <= 10
+    for uuid, gpu in found["gpus"].items():
+        assert abs(gpu.pop("uptime_s") - here["gpus"][uuid].pop("uptime_s")) <= 10
+    assert found == (here if on.nvml_lib else {**here, "errors": found["errors"]})
 
 
 def test_without_nvml_and_nvidia_smi_nothing_is_known_and_it_says_why() -> None:

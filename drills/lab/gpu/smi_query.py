@@ -97,6 +97,7 @@ FIELDS: dict[str, tuple[Getter, str]] = {
     "lab.uptime": (lambda _, gpu: state.uptime_s(gpu), "s"),
     "lab.kmsg": (lambda found, _: found["kmsg"], ""),
     "lab.root": (lambda found, _: "Yes" if found["root"] else "No", ""),
+    "lab.persistence_socket": (lambda found, _: "Yes" if found["persistence_socket"] else "No", ""),
 }
 
 APP_FIELDS = ("gpu_uuid", "gpu_bus_id", "pid", "process_name", "used_gpu_memory", "used_memory")
