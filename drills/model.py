@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+from drills.plain import Completed as Completed
+from drills.plain import Json as Json
 
 if TYPE_CHECKING:
     import urllib3
 
     from drills.custody import Custody
     from drills.nodes import GpuNode
-
-Json = dict[str, Any]
 
 
 class Verdict(StrEnum):
@@ -114,17 +115,6 @@ class Replica:
     state: str = ""  # the target's own word for it
     health_url: str | None = None  # the endpoint that the router asks; None: the engine's own /health
     spared: str = ""  # why it is never a victim, in words that follow its name; empty: it may be one
-
-
-@dataclass(frozen=True)
-class Completed:
-    """A command that ended on a host."""
-
-    argv: tuple[str, ...]
-    rc: int
-    out: str
-    err: str
-    timed_out: bool = False
 
 
 class Host(Protocol):

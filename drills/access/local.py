@@ -12,7 +12,7 @@ from pathlib import Path
 
 from drills import files
 from drills.access import procs
-from drills.model import Completed, Json
+from drills.plain import Completed, Json
 
 #: Begins the name of a file that is being written, followed by pid and start of its writer.
 TEMPORARY = ".new-"

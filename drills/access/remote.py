@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from drills.access.local import LocalHost
 from drills.errors import Refused, Unreachable
-from drills.model import Completed, Json
+from drills.plain import Completed, Json
 
 PROGRAM = "drills.access.remote"
 SERVE = "serve"
