@@ -93,6 +93,12 @@ def _path(value: Any) -> Any:
     return value
 
 
+def _folder(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*){2,}", value):
+        raise ValueError(f"{shown(value)} is not a folder of its own; write for example /var/lib/drill")
+    return value
+
+
 def _address(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9._:%-]+", value):
         raise PydanticCustomError(SECRET, "is not a host name or IP address (no user, password or port)")
@@ -115,6 +121,7 @@ def _bound(value: Any) -> Any:
 
 Url = Annotated[str, BeforeValidator(_url)]
 KeyPath = Annotated[str, BeforeValidator(_path)]
+FolderPath = Annotated[str, BeforeValidator(_folder)]
 Address = Annotated[str, BeforeValidator(_address)]
 QuantileBound = Annotated[Bound, BeforeValidator(_bound)]
 
@@ -172,16 +179,39 @@ class Kubernetes(Params):
         return self
 
 
+class Jump(Params):
+    """The host through which another one is reached; what is not said is as there."""
+
+    address: Address
+    user: Line | None = None
+    key: KeyPath | None = None
+    ssh_port: Port = 22
+
+
+class SshTimeouts(Params):
+    """How long each step may take: to connect, to be greeted, to be let in, and a command that should take no time."""
+
+    connect: Duration = 10.0
+    banner: Duration = 10.0
+    auth: Duration = 15.0
+    command: Duration = 15.0
+
+
 class GpuHost(Params):
     """A GPU host that is reached over SSH."""
 
     name: Line
     address: Address
     user: Line
-    key: KeyPath
+    key: KeyPath | None = None  # None: a key of the SSH agent
     unit: Line
     port: Port = 8000
     ssh_port: Port = 22
+    jump: Jump | None = None
+    known_hosts: KeyPath | None = None  # None: the user's own file and the machine's
+    sudo: bool = True  # use `sudo -n` where the user is not root
+    state_dir: FolderPath = "/var/lib/drill"
+    timeouts: SshTimeouts = SshTimeouts()
     gpus: Literal["all"] | tuple[Line, ...] = "all"
 
 

@@ -466,3 +466,47 @@ def test_what_keeps_users_safe_is_taken_in(tmp_path: Path) -> None:
 )
 def test_a_promise_that_cannot_be_kept_or_broken_is_refused(tmp_path: Path, sla: str, said: str) -> None:
     assert said in problem(tmp_path, f"targets:\n  lab: {{kind: lab, sla: {{{sla}}}}}\n")
+
+
+# ---- hosts ------------------------------------------------------------------------------------------
+
+HOST = "name: gpu-1, address: 10.0.0.7, user: drill, key: ~/.ssh/drill, unit: vllm.service, port: 8000, gpus: all"
+
+
+def test_how_a_host_is_reached_has_defaults(tmp_path: Path) -> None:
+    [host] = (
+        load(tmp_path, GOOD.replace(HOST, "name: g, address: 10.0.0.7, user: drill, unit: u")).pick("staging").hosts
+    )
+    assert (host.key, host.jump, host.known_hosts, host.sudo, host.ssh_port) == (None, None, None, True, 22)
+    assert host.state_dir == "/var/lib/drill"
+    assert tuple(host.timeouts.model_dump().values()) == (10.0, 10.0, 15.0, 15.0)
+
+
+def test_how_a_host_is_reached_may_be_said(tmp_path: Path) -> None:
+    more = "jump: {address: gate.example, user: ops}, known_hosts: hosts, sudo: false, state_dir: /opt/x/drill"
+    text = GOOD.replace(HOST, f"{HOST}, {more}, timeouts: {{connect: 2s, command: 1m}}")
+    [host] = load(tmp_path, text).pick("staging").hosts
+    assert host.jump is not None
+    assert (host.jump.address, host.jump.user, host.jump.key, host.jump.ssh_port) == ("gate.example", "ops", None, 22)
+    assert (host.known_hosts, host.sudo, host.state_dir) == ("hosts", False, "/opt/x/drill")
+    assert (host.timeouts.connect, host.timeouts.banner, host.timeouts.command) == (2.0, 10.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("jump: gate.example", "jump: a map is expected"),
+        ("jump: {user: ops}", "jump: the key 'address' is missing"),
+        ("jump: {address: ops@gate}", "jump.address: is not a host name or IP address"),
+        ("state_dir: /", "state_dir: '/' is not a folder of its own; write for example /var/lib/drill"),
+        ("state_dir: /drill", "state_dir: '/drill' is not a folder of its own"),
+        ("state_dir: /var/../lib", "state_dir: '/var/../lib' is not a folder of its own"),
+        ('state_dir: "/var/a b"', "state_dir: '/var/a b' is not a folder of its own"),
+        ("timeouts: {connect: 5}", "timeouts.connect: duration 5 has no unit"),
+        ("timeouts: {conect: 5s}", "timeouts.conect: unknown key 'conect'; did you mean 'connect'?"),
+        ("known_hosts: ''", "known_hosts: is not a path"),
+        ("sudo: maybe", "sudo:"),
+    ],
+)
+def test_how_a_host_is_reached_is_checked(tmp_path: Path, more: str, message: str) -> None:
+    assert f"targets.staging.hosts[0].{message}" in problem(tmp_path, GOOD.replace(HOST, f"{HOST}, {more}"))
