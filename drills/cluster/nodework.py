@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Final
 
 from drills.access.filecustody import FileCustody
 from drills.access.remote import RemoteHost
 from drills.cluster.helpers import STATE_DIR, Helpers, NodeGone
-from drills.errors import DrillError, Refused, Unreachable
-from drills.model import Json, Receipt, Restored
-from drills.receipts import by_hand as by_hand_of
+from drills.errors import Refused
+from drills.model import Json, Receipt
+from drills.parts import Parted, parts
+from drills.parts import worst as worst_of
 
 LOOK_TIMEOUT_S: Final = 15.0
 #: A look into a helper costs a command in it; a timer that is lost is known a little later, and undoes nothing anyway.
 LOOK_AGAIN_S: Final = 5.0
 
 
-class NodeWork:
+class NodeWork(Parted):
     """The helpers of runs, and what they carry. `helpers_of` returns those of a run."""
+
+    machine = "node"
 
     def __init__(self, helpers_of: Callable[[str], Helpers], target: str) -> None:
         self._helpers_of, self._target = helpers_of, target
@@ -67,21 +68,12 @@ class NodeWork:
 
     # ---- receipts ------------------------------------------------------------------------------------
 
-    def arm(self, receipt: Receipt) -> Json:
-        """Start a timer on each node that the receipt leads to. Refused, with none left, when one cannot be armed."""
-        armed: Json = {}
-        for node, part in parts(receipt).items():
-            try:
-                self.host(receipt.run, node)
-                self._refuse_too_long(part)
-                armed[node] = self._custody(receipt.run, node).arm(part)
-            except Exception as error:
-                self._call_off(receipt, armed)
-                if isinstance(error, DrillError):
-                    raise Refused(f"node {node}: {error}") from None
-                raise
-        first = armed[receipt.host] if receipt.host in armed else next(iter(armed.values()))
-        return {**first, "nodes": sorted(armed)}
+    def _keeper(self, run: str, name: str) -> FileCustody:
+        return self._custody(run, name)
+
+    def _refuse(self, part: Receipt) -> None:
+        self.host(part.run, part.host)
+        self._refuse_too_long(part)
 
     def _refuse_too_long(self, part: Receipt) -> None:
         """Refuse a timer that would end with its helper, in the middle of the deed perhaps."""
@@ -92,44 +84,10 @@ class NodeWork:
                 "plan fewer victims, or longer phases"
             )
 
-    def _call_off(self, receipt: Receipt, armed: Iterable[str]) -> None:
-        for node, part in parts(receipt).items():
-            if node in armed:
-                with suppress(DrillError):
-                    self._custody(receipt.run, node).disarm(part)
-
-    def undo(self, receipt: Receipt) -> tuple[Restored, list[str]]:
-        """Carry out the undo steps, each on its node; one node that fails does not stop the others.
-
-        What was changed on a node that is gone is gone with it, which is all that is said of it.
-        Raises Unreachable when all that is wrong is that one does not answer now.
-        """
-        restored, by_hand = Restored.CLEAN, []
-        silent: Unreachable | None = None
-        for node, part in parts(receipt).items():
-            try:
-                if self._is_gone(receipt.run, node):
-                    by_hand.append(f"# node {node} is gone, and with it what was changed there")
-                    continue
-                state, commands = self._custody(receipt.run, node).undo(part)
-            except Unreachable as error:
-                silent = silent or error
-                continue
-            except DrillError as error:
-                state = Restored.UNKNOWN
-                commands = [f"# node {node}: {error}", *by_hand_of(part)]
-            by_hand += commands
-            restored = restored if state is Restored.CLEAN else state
-        if silent is not None and restored is Restored.CLEAN:
-            raise silent
-        if silent is not None:
-            by_hand.append(f"# {silent}")
-        return restored, by_hand
-
-    def _is_gone(self, run: str, node: str) -> bool:
-        if self.helpers(run).node_is_gone(node):
-            self._gone.add(node)
-        return node in self._gone
+    def _is_gone(self, run: str, name: str) -> bool:
+        if self.helpers(run).node_is_gone(name):
+            self._gone.add(name)
+        return name in self._gone
 
     def disarm(self, receipt: Receipt) -> bool:
         """End the timers; a node that is gone, or whose helper is, has none."""
@@ -149,7 +107,7 @@ class NodeWork:
             {**(self._said(receipt, node) if node in there else {"state": "dead"}), "node": node}
             for node in parts(receipt)
         ]
-        worst = min(said, key=lambda one: ORDER.index(one.get("state", "none")), default={})
+        worst = worst_of(said)
         if worst.get("state") in ("armed", "released"):  # one that is being armed at this moment is looked at again
             self._timers[receipt.id] = (time.monotonic(), worst)
         return worst
@@ -165,23 +123,3 @@ class NodeWork:
         """Delete the helpers of a run. Raises Refused when one stays."""
         self.helpers(run).end()
         self._runs.pop(run, None)
-
-
-#: What timers may say, the worst first.
-ORDER: Final = ("undo failed", "dead", "failed", "unreadable", "none", "undone", "disarmed", "released", "armed")
-
-
-def parts(receipt: Receipt) -> dict[str, Receipt]:
-    """Return for each node its part of a receipt. An undo step that names no host is for the receipt's own."""
-    nodes = {str(step.get("host", receipt.host)) for step in receipt.undo} | (
-        {receipt.host} if receipt.holds else set()
-    )
-    return {
-        node: replace(
-            receipt,
-            host=node,
-            holds=receipt.holds if node == receipt.host else (),
-            undo=tuple(step for step in receipt.undo if step.get("host", receipt.host) == node),
-        )
-        for node in sorted(nodes)
-    }

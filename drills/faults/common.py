@@ -104,10 +104,10 @@ def offspring(target: Target, replica: Replica) -> list[Json]:
     return [p for p in found if not procs.is_tracker(str(p["title"]))]
 
 
-def burial(pid: int | None, start: int | None, left: Sequence[Json]) -> tuple[Json, ...]:
+def burial(host: str, pid: int | None, start: int | None, left: Sequence[Json]) -> tuple[Json, ...]:
     """Return the undo steps that end what a process leaves behind, each by pid and start, once it is gone."""
-    parent = {"pid": pid, "start": start}
-    kill = ({"do": "signal", "pid": p["pid"], "start": p["start"], "signal": "KILL", "once_gone": parent} for p in left)
+    once_gone = {"host": host, "signal": "KILL", "once_gone": {"pid": pid, "start": start}}
+    kill = ({"do": "signal", "pid": p["pid"], "start": p["start"], **once_gone} for p in left)
     return tuple(kill) if pid and start else ()
 
 

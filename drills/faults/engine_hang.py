@@ -51,7 +51,10 @@ class EngineHang:
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Pin the engines and the bystanders."""
-        steps = [{"do": "signal", "pid": v.engine_pid, "start": v.engine_start, "signal": "CONT"} for v in victims]
+        steps = [
+            {"do": "signal", "pid": v.engine_pid, "start": v.engine_start, "signal": "CONT", "host": v.host}
+            for v in victims
+        ]
         prior: Json = {"bystanders": bystanders(target, victims)}
         return receipt_of(
             self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=steps

@@ -47,7 +47,7 @@ class EngineKill:
         undo: list[Json] = []
         for victim in victims:
             workers = [p for p in offspring(target, victim) if p["pid"] != victim.engine_pid]
-            undo += burial(victim.engine_pid, victim.engine_start, workers)
+            undo += burial(victim.host, victim.engine_pid, victim.engine_start, workers)
         prior: Json = {"bystanders": bystanders(target, victims)}
         return receipt_of(
             self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo

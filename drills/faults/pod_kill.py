@@ -74,7 +74,7 @@ class PodKill:
         """Pin the victims and their bystanders. The deployment must heal itself: only an orphan is ours to end."""
         trees = [(v, offspring(target, v)) for v in victims] if self.how == "kill-process" else []
         prior = {"bystanders": bystanders(target, victims), "how": self.how}
-        undo = [step for v, tree in trees for step in burial(v.pid, v.pid_start, tree)]
+        undo = [step for v, tree in trees for step in burial(v.host, v.pid, v.pid_start, tree)]
         return receipt_of(
             self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
         )
