@@ -160,9 +160,11 @@ def test_a_link_that_ends_late_fails_no_answer_of_the_next_one(
         def __init__(self, one: Any) -> None:
             self.one = one
 
-        def recv(self) -> bytes:
+        def send(self, line: bytes) -> None:
+            raise AssertionError(line)
+
+        def recv(self) -> None:
             assert asked_again.wait(10)
-            return b""
 
         def shutdown(self) -> None:
             self.one.shutdown()
