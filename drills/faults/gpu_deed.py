@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Final
 
-from drills.errors import DrillError, NotRestored, Stopped
+from drills.errors import DrillError, NotRestored, Stopped, Unreachable
 from drills.faults import reset_outcome
 from drills.model import Context, Host, Json, Receipt, Target
 from drills.probes import gpu_host
@@ -62,14 +62,19 @@ class GpuDeed(ABC):
         """Wait until the servers are gone too and nobody holds the GPUs: an orphan would keep them."""
         deadline = self.ctx.mono() + min(self.teardown_s, self.ctx.timeout_s)
         while True:
-            servers = [v for v in self.receipt.victims if v["pid"] and self.host.alive(v["pid"], v["pid_start"])]
-            found = self.holders()
-            if not servers and not found:
-                self.step("holders.gone", ok=True)
-                return
+            try:
+                servers = [v for v in self.receipt.victims if v["pid"] and self.host.alive(v["pid"], v["pid_start"])]
+                found = self.holders()
+            except Unreachable:  # they leave without us; who is there is asked again
+                if self.ctx.mono() > deadline:
+                    raise
+            else:
+                if not servers and not found:
+                    self.step("holders.gone", ok=True)
+                    return
+                if self.ctx.mono() > deadline:
+                    break
             self.heed_stop()
-            if self.ctx.mono() > deadline:
-                break
             self.ctx.sleep(self.look_again_s)
         who = [gpu_host.describe(h) for h in found] + [f"server of {v['name']} (pid {v['pid']})" for v in servers]
         self.step("holders.gone", ok=False, holders=who)

@@ -8,10 +8,10 @@ BASE.human   why a person has to look at the GPU; only a person removes it
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from drills.errors import DrillError, Unreachable
 from drills.faults import reset_outcome
 from drills.model import Context, Host, Json
 
@@ -77,7 +77,11 @@ def need_human(host: Host, base: str, sentence: str) -> None:
     host.write(f"{base}.human", f"a person has to look at it: {sentence}")
 
 
-def conclude(host: Host, base: str, pci: str, ctx: Context) -> None:
+#: Returns what is not as it was at a GPU whose reset was reported as done. Raises DrillError.
+LookAt = Callable[[Reset], Sequence[str]]
+
+
+def conclude(host: Host, base: str, pci: str, ctx: Context, look: LookAt) -> None:
     """Judge a reset whose driver died before it could; one under way is waited for, bounded, and never ended."""
     began = ctx.mono()
     while under_way(host, base, patient=ctx.mono() - began < START_S) and ctx.mono() - began < RESTORE_TIMEOUT_S:
@@ -85,10 +89,25 @@ def conclude(host: Host, base: str, pci: str, ctx: Context) -> None:
     reset = read(host, base)
     if reset is None or reset.rc is None or host.read(f"{base}.seen") is not None:
         return
+    if why := _trouble(reset, pci, look):
+        need_human(host, base, why)
+    mark_seen(host, base)
+
+
+def _trouble(reset: Reset, pci: str, look: LookAt) -> str:
+    """Return why a person has to look at the GPU after that reset; empty when nobody has to."""
     outcome = reset_outcome.classify(reset.rc, reset.text, pci)
     if outcome in reset_outcome.NEEDS_HUMAN:
-        need_human(host, base, f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}")
-    mark_seen(host, base)
+        return f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}"
+    if outcome != "ok":
+        return ""
+    try:
+        problems = look(reset)
+    except Unreachable:
+        raise
+    except DrillError as error:
+        return f"nobody could look at it after its reset: {error}"
+    return f"after its reset: {'; '.join(problems)}" if problems else ""
 
 
 def under_way(host: Host, base: str, *, patient: bool) -> bool:
@@ -100,9 +119,9 @@ def under_way(host: Host, base: str, *, patient: bool) -> bool:
     return host.alive(int(runner[0]), int(runner[1])) if len(runner) == 3 else patient
 
 
-def restore(base: str, uuid: str, gpu: Json, smi: Sequence[str], *, keep: bool = False) -> list[str]:
+def restore(python: str, base: str, uuid: str, gpu: Json, smi: Sequence[str], *, keep: bool = False) -> list[str]:
     """Return the command that puts the GPU's settings back, on its host; `keep` leaves the notes."""
-    argv = [sys.executable, "-m", "drills.access.gpu_restore", "--base", base, "--uuid", uuid]
+    argv = [python, "-m", "drills.access.gpu_restore", "--base", base, "--uuid", uuid]
     if gpu["persistence"] is not None:
         argv += ["--persistence", "1" if gpu["persistence"] else "0"]
     if gpu["power_limit_w"] is not None and gpu["power_default_w"] is not None:
@@ -110,6 +129,6 @@ def restore(base: str, uuid: str, gpu: Json, smi: Sequence[str], *, keep: bool =
     return [*argv, *(["--keep"] if keep else []), "--smi", *smi]
 
 
-def undo_step(base: str, uuid: str, gpu: Json, smi: Sequence[str]) -> Json:
+def undo_step(python: str, base: str, uuid: str, gpu: Json, smi: Sequence[str]) -> Json:
     """Return the undo step of a receipt that does so and removes the notes."""
-    return {"do": "run", "argv": restore(base, uuid, gpu, smi), "timeout_s": RESTORE_TIMEOUT_S}
+    return {"do": "run", "argv": restore(python, base, uuid, gpu, smi), "timeout_s": RESTORE_TIMEOUT_S}

@@ -102,7 +102,7 @@ class GpuReset:
         if reasons:
             raise Refused(f"{'; '.join(reasons)}; nothing was touched")
         base_of = {uuid: f"{target.state_dir}/gpu-reset/{receipt}-{number}" for number, uuid in enumerate(uuids)}
-        smi = cast("HasGpus", target).nvidia_smi(host_name)
+        smi, python = cast("HasGpus", target).nvidia_smi(host_name), target.host(host_name).python
         return Receipt(
             id=receipt,
             run=run,
@@ -116,7 +116,7 @@ class GpuReset:
                 "bystanders": bystanders(target, victims),
             },
             holds=tuple(v.gate for v in victims if v.gate),
-            undo=tuple(gpu_notes.undo_step(base_of[uuid], uuid, now["gpus"][uuid], smi) for uuid in uuids),
+            undo=tuple(gpu_notes.undo_step(python, base_of[uuid], uuid, now["gpus"][uuid], smi) for uuid in uuids),
             deadline_s=deadline_s,
             params=self.params.model_dump(),
         )
@@ -152,9 +152,20 @@ class GpuReset:
         """Put settings back that still carry our value, and open the gate or the node. Never resets."""
         if self._planned:
             return self._planned.revert(target, receipt, ctx)
-        for uuid, base in receipt.prior["bases"].items():
-            gpu_notes.conclude(target.host(receipt.host), base, receipt.prior["machine"]["gpus"][uuid]["pci"], ctx)
+        conclude(target, receipt, ctx)
         return receipts.revert(target, receipt, ctx)
+
+
+def conclude(target: Target, receipt: Receipt, ctx: Context) -> None:
+    """Judge the resets of a driver that died before it could, by their notes and by how the GPUs are now."""
+    prior = receipt.prior["machine"]
+    for uuid, base in receipt.prior["bases"].items():
+
+        def problems(reset: gpu_notes.Reset, uuid: str = uuid) -> Sequence[str]:
+            now = gpu_host.look(target, receipt.host)
+            return reset_outcome.verify(uuid, prior, now, gpu_notes.elapsed_s(now, reset)).problems
+
+        gpu_notes.conclude(target.host(receipt.host), base, prior["gpus"][uuid]["pci"], ctx, problems)
 
 
 # ---- evidence --------------------------------------------------------------------------------------------
