@@ -42,7 +42,7 @@ def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json, net: Ne
     if primary and config.engine == "vllm":
         argv = vllm_engine.replica_argv(folder, config, host, ports.engine(index), gpu["device"])
     else:
-        argv = _emulator_argv(config, index, host, gpu)
+        argv = _emulator_argv(folder, config, index, host, gpu)
     return Spec(
         name=name,
         role="primary" if primary else "fallback",
@@ -62,7 +62,7 @@ def replica_spec(folder: Path, config: LabConfig, index: int, gpu: Json, net: Ne
     )
 
 
-def _emulator_argv(config: LabConfig, index: int, host: str, gpu: Json) -> list[str]:
+def _emulator_argv(folder: Path, config: LabConfig, index: int, host: str, gpu: Json) -> list[str]:
     primary = index < config.replicas
     extra: Sequence[str] = config.engine_args if primary else config.fallback_engine_args
     return python(
@@ -75,6 +75,7 @@ def _emulator_argv(config: LabConfig, index: int, host: str, gpu: Json) -> list[
         f"--gpu-device={gpu['device']}",
         f"--gpu-uuid={gpu['uuid']}",
         f"--seed={config.seed + index}",
+        f"--gpu-state={folder / 'gpu' / 'state.json'}",
         *extra,
     )
 

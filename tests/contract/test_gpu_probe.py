@@ -101,6 +101,11 @@ def test_what_the_driver_does_not_know_is_null(on: Bench) -> None:
     assert (gpu["display_active"], gpu["power_limit_w"]) == (None, 350.0)
 
 
+def test_a_gpu_that_is_held_is_not_idle(on: Bench) -> None:
+    on.hold(0)
+    assert (one(on)["event_reasons"], one(on, 1)["event_reasons"]) == (0, 1)
+
+
 def test_what_somebody_set_is_told(on: Bench) -> None:
     assert on.nvidia("-lgc", "300,900", "-i", on.gpus[0]["uuid"]).returncode == 0
     assert on.nvidia("-pl", "350", "-i", on.gpus[1]["uuid"]).returncode == 0

@@ -98,7 +98,7 @@ def test_it_tells_what_nvidia_smi_tells(on: Bench) -> None:
     told = on.nvidia(f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "0").stdout.split(",")
     clock, memory, temperature = (int(cell) for cell in told)
     limits = [200000, 700000]
-    assert found == [350000, clock, 5, memory, temperature, temperature, [0, 0], 1, [0, 0, 0, 0], 0, 0, limits]
+    assert found == [350000, clock, 4, memory, temperature, temperature, [0, 0], 1, [0, 0, 0, 0], 0, 0, limits]
 
 
 def test_processes_are_those_that_hold_the_device_file(on: Bench) -> None:

@@ -240,6 +240,25 @@ def test_power_limit_and_clock_lock_lower_the_clock(on: Bench) -> None:
     assert (refused.returncode, on.gpu(0)["power_limit_w"]) == (2, 350.0)
 
 
+def test_clocks_it_can_be_locked_to(on: Bench) -> None:
+    uuid = on.gpus[0]["uuid"]
+    ask = ("--query-supported-clocks=gr", "--format=csv,noheader,nounits", "-i", uuid)
+    clocks = [int(line) for line in on.nvidia(*ask).stdout.split()]
+    assert (clocks[0], clocks[-1], clocks[0] - clocks[1]) == (1980, 210, 15)
+    on.set(0, clock_control=False)
+    assert on.nvidia(*ask).stdout.split() == ["[N/A]"]
+    done = on.nvidia("-lgc", "900,900", "-i", uuid)
+    assert (done.returncode, "is not supported" in done.stdout) == (0, True)  # which is why a status proves nothing
+    assert state.sm_clock_mhz(on.gpu(0)) == 1980
+
+
+def test_who_holds_a_gpu_makes_it_work(on: Bench) -> None:
+    ask = ("--query-gpu=clocks_event_reasons.active", "--format=csv,noheader", "-i", on.gpus[0]["uuid"])
+    assert int(on.nvidia(*ask).stdout, 16) == 0x1
+    on.hold(0)
+    assert int(on.nvidia(*ask).stdout, 16) == 0x0
+
+
 def test_settings_need_root(on: Bench) -> None:
     on.set_machine(root=False)
     for change in (("-pl", "350"), ("-pm", "0"), ("-lgc", "300,600"), ("-rgc",)):

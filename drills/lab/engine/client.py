@@ -59,6 +59,8 @@ def spawn(config: EngineConfig, started: float) -> tuple[subprocess.Popen[bytes]
         fd=theirs.fileno(),
         ready_at=started + config.startup_s,
         gpu_device=config.gpu_device,
+        gpu_state=config.gpu_state,
+        gpu_uuid=config.gpu_uuid,
         drain=config.shutdown_timeout_s > 0,
         drain_teardown_s=config.drain_teardown_s,
         orphan_lives_s=config.orphan_lives_s,

@@ -32,6 +32,7 @@ class EngineConfig:
     startup_s: float = 15.0
     gpu_device: str | None = None
     gpu_uuid: str | None = None
+    gpu_state: str | None = None
     max_model_len: int = 8192
     max_num_queued_reqs: int | None = None
     shutdown_timeout_s: float = 0.0
@@ -80,7 +81,8 @@ def parser() -> argparse.ArgumentParser:
     add("--name", default=d.name, help="name of the replica in log lines")
     add("--startup-s", type=seconds, default=d.startup_s, help="seconds from start until the port opens")
     add("--gpu-device", help="device file the core holds open")
-    add("--gpu-uuid", help="UUID of that GPU, for the log")
+    add("--gpu-uuid", help="UUID of that GPU, for the log and to find it in --gpu-state")
+    add("--gpu-state", help="state file of the GPU stand-ins; a step takes longer by as much as the SM clock is capped")
     add("--max-num-seqs", type=positive_int, default=s.max_num_seqs, help="most requests in one step")
     add("--max-num-batched-tokens", type=positive_int, default=s.max_num_batched_tokens, help="most tokens in one step")
     add("--step-base-ms", type=above_zero, default=s.step_base_ms, help="duration of a step, fixed part")
@@ -120,6 +122,7 @@ def parse(argv: Sequence[str] | None = None) -> EngineConfig:
         startup_s=a.startup_s,
         gpu_device=a.gpu_device,
         gpu_uuid=a.gpu_uuid,
+        gpu_state=a.gpu_state,
         max_model_len=a.max_model_len,
         max_num_queued_reqs=a.max_num_queued_reqs,
         shutdown_timeout_s=a.shutdown_timeout,

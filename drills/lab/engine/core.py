@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from setproctitle import setproctitle
 
 from drills.lab.engine import ipc
+from drills.lab.engine.clock import Clock
 from drills.lab.engine.config import SchedulerConfig
 from drills.lab.engine.scheduler import Output, Request, Scheduler, Stats
 
@@ -39,6 +40,8 @@ class CoreConfig:
     fd: int
     ready_at: float
     gpu_device: str | None
+    gpu_state: str | None
+    gpu_uuid: str | None
     drain: bool
     drain_teardown_s: float
     orphan_lives_s: float
@@ -62,6 +65,7 @@ class Core:
     def __init__(self, config: CoreConfig) -> None:
         self.config = config
         self.scheduler = Scheduler(config.scheduler, seed=config.seed)
+        self.clock = Clock(config.gpu_state, config.gpu_uuid)
         self.peer: socket.socket | None = socket.socket(fileno=config.fd)
         self.peer.setblocking(False)
         self.unpacker = ipc.Unpacker()
@@ -137,7 +141,7 @@ class Core:
 
     def _begin(self, at: float) -> None:
         step_s = self.scheduler.begin_step(at)
-        self.step_ends = None if step_s is None else at + step_s
+        self.step_ends = None if step_s is None else at + step_s * self.clock.slowdown(at)
 
     def _stop(self, now: float) -> None:
         if not self.config.drain:

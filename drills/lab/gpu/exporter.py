@@ -66,7 +66,7 @@ METRICS: dict[str, tuple[str, str, Callable[[Json, int], float | None]]] = {
     "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": (
         "gauge",
         "Clock event reasons (bitmask).",
-        lambda g, _: state.event_reasons(g),
+        lambda g, used: state.event_reasons(g, held=used > g["memory_idle_mib"]),
     ),
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": (
         "counter",

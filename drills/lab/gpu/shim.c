@@ -187,11 +187,15 @@ API int nvmlDeviceGetMaxClockInfo(Device *d, unsigned type, unsigned *mhz) {
 }
 
 API int nvmlDeviceGetCurrentClocksEventReasons(Device *d, unsigned long long *out) {
+    const char *gpu;
+    unsigned pids[MAX_PIDS];
     double reasons, limit, standard;
+    TRY(open_gpu(d, &gpu));
     TRY(value(d, "event_reasons", &reasons));
     TRY(value(d, "power_limit_w", &limit));
     TRY(value(d, "power_default_w", &standard));
-    *out = (unsigned long long)reasons | (limit < standard ? 0x4 : 0);
+    *out = (unsigned long long)reasons & (holders(gpu, pids) ? ~0x1ULL : ~0ULL); /* who holds it makes it work */
+    *out |= limit < standard ? 0x4 : 0;
     return OK;
 }
 

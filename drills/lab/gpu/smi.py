@@ -1,7 +1,8 @@
 """The nvidia-smi stand-in: `python -m drills.lab.gpu.smi --state FILE <arguments of nvidia-smi>`.
 
-It serves what a drill asks (`-L`, `-q -x`, `--query-gpu`, `--query-compute-apps`, `--gpu-reset`/`-r`, `-pm`, `-pl`,
-`-lgc`, `-rgc`, `conf-compute -f`) from the lab's state file, and refuses for the documented reasons.
+It serves what a drill asks (`-L`, `-q -x`, `--query-gpu`, `--query-compute-apps`, `--query-supported-clocks`,
+`--gpu-reset`/`-r`, `-pm`, `-pl`, `-lgc`, `-rgc`, `conf-compute -f`) from the lab's state file, and refuses for the
+documented reasons.
 Exit statuses are the documented ones: 0 ok, 2 bad argument, 4 no permission, 6 not found, 15 GPU lost, 255 other.
 """
 
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-x", "--xml-format", action="store_true")
     parser.add_argument("--query-gpu", type=lambda text: text.split(","))
     parser.add_argument("--query-compute-apps", type=lambda text: text.split(","))
+    parser.add_argument("--query-supported-clocks", type=lambda text: text.split(","))
     parser.add_argument("--format", type=lambda text: text.split(","), default=[])
     parser.add_argument("-r", "--gpu-reset", action="store_true")
     parser.add_argument("-pm", "--persistence-mode", choices=["0", "1"])
@@ -109,6 +111,11 @@ def _power_limit(asked: argparse.Namespace, gpus: list[Json]) -> int | None:
 def _lock_clocks(asked: argparse.Namespace, gpus: list[Json]) -> int | None:
     if asked.lock_gpu_clocks is None:
         return None
+    for gpu in gpus:
+        if not gpu["clock_control"]:  # in the words of the real one, which calls that a success
+            print(f"Setting locked GPU clocks is not supported for GPU {gpu['pci']}.")
+            print("Treating as warning and moving on.\nAll done.")
+            return 0
     low, high = (asked.lock_gpu_clocks * 2)[:2]
     words = f'GPU clocks set to "(gpuClkMin {low}, gpuClkMax {high})" for GPU {{pci}}'
     return _set(asked, gpus, lambda gpu: gpu.update(locked_clocks_mhz=[low, high]), words)

@@ -71,7 +71,7 @@ FIELDS: dict[str, tuple[Getter, str]] = {
     "clocks.mem": (_of("memory_clock_mhz"), "MHz"),
     "clocks.max.sm": (_of("sm_clock_max_mhz"), "MHz"),
     "clocks.max.mem": (_of("memory_clock_max_mhz"), "MHz"),
-    "clocks_event_reasons.active": (lambda _, gpu: f"0x{state.event_reasons(gpu):016x}", ""),
+    "clocks_event_reasons.active": (lambda _, gpu: f"0x{state.event_reasons(gpu, held=bool(gpu['held_by'])):016x}", ""),
     "power.draw": (_of("power_w"), "W"),
     "power.limit": (_of("power_limit_w"), "W"),
     "power.default_limit": (_of("power_default_w"), "W"),
@@ -100,6 +100,7 @@ FIELDS: dict[str, tuple[Getter, str]] = {
     "lab.persistence_socket": (lambda found, _: "Yes" if found["persistence_socket"] else "No", ""),
 }
 
+CLOCK_FIELDS = ("graphics", "gr", "memory", "mem")
 APP_FIELDS = ("gpu_uuid", "gpu_bus_id", "pid", "process_name", "used_gpu_memory", "used_memory")
 
 
@@ -110,6 +111,8 @@ def answer(asked: argparse.Namespace, found: Json, gpus: list[Json]) -> int:
     present = [{**gpu, "held_by": held_by[gpu["uuid"]]} for gpu in gpus if not gpu["lost"]]
     if asked.query_gpu:
         status = _csv_gpus(asked, found, present)
+    elif asked.query_supported_clocks:
+        status = _csv_clocks(asked, present)
     elif asked.query_compute_apps:
         status = _csv_apps(asked, present)
     elif asked.query and asked.xml_format:
@@ -156,6 +159,19 @@ def _csv_apps(asked: argparse.Namespace, gpus: list[Json]) -> int:
             rows.append([(value[name], "") if name in value else memory for name in asked.query_compute_apps])
     units = [(name, "MiB" if name.startswith("used") else "") for name in asked.query_compute_apps]
     return _csv(asked, units, rows)
+
+
+def _csv_clocks(asked: argparse.Namespace, gpus: list[Json]) -> int:
+    for name in asked.query_supported_clocks:
+        if name not in CLOCK_FIELDS:
+            print(f'Field "{name}" is not a valid field to query.')
+            return BAD_ARGUMENT
+    rows = []
+    for gpu in gpus:
+        for mhz in state.supported_clocks_mhz(gpu) or [None]:
+            of = {"memory": gpu["memory_clock_mhz"], "mem": gpu["memory_clock_mhz"]}
+            rows.append([(mhz and of.get(name, mhz), "MHz") for name in asked.query_supported_clocks])
+    return _csv(asked, [(name, "MHz") for name in asked.query_supported_clocks], rows)
 
 
 def _apps(gpu: Json) -> list[Json]:

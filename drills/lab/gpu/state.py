@@ -44,6 +44,8 @@ MODES = (
     "terse",  # success without the last line
 )
 ACTIONS = ("None", "Reset", "Reboot", "Drain P2P", "Drain and Reset")
+IDLE = 0x1  # a clock event reason
+CLOCK_MIN_MHZ, CLOCK_STEP_MHZ = 210, 15
 ENGINE_SHARE = 0.9  # of the memory: what vLLM takes at start-up
 
 
@@ -93,7 +95,8 @@ def _gpu(folder: Path, index: int, rng: random.Random) -> Json:
         "sm_clock_max_mhz": 1980,
         "memory_clock_max_mhz": 2619,
         "locked_clocks_mhz": None,
-        "event_reasons": 1,
+        "clock_control": True,  # whether this card lets its clocks be locked
+        "event_reasons": 1,  # idle; whoever holds it makes it work
         "power_w": 96.5,
         "power_limit_w": 700.0,
         "power_default_w": 700.0,
@@ -216,9 +219,15 @@ def sm_clock_mhz(gpu: Json) -> int:
     return int(min(gpu["sm_clock_mhz"] * min(1.0, cap), locked[1]))
 
 
-def event_reasons(gpu: Json) -> int:
-    """Return why the clocks are where they are: a power cap shows as SwPowerCap, not as a thermal bit."""
-    return int(gpu["event_reasons"]) | (0x4 if gpu["power_limit_w"] < gpu["power_default_w"] else 0)
+def event_reasons(gpu: Json, *, held: bool) -> int:
+    """Return why the clocks are where they are: a power cap shows as SwPowerCap, a clock lock as nothing at all."""
+    own = int(gpu["event_reasons"]) & (~IDLE if held else ~0)
+    return own | (0x4 if gpu["power_limit_w"] < gpu["power_default_w"] else 0)
+
+
+def supported_clocks_mhz(gpu: Json) -> list[int]:
+    """Return the SM clocks to which the card can be locked, highest first; none where it cannot be."""
+    return list(range(gpu["sm_clock_max_mhz"], CLOCK_MIN_MHZ - 1, -CLOCK_STEP_MHZ)) if gpu["clock_control"] else []
 
 
 def memory_used_mib(gpu: Json, held_by: list[Json]) -> int:
