@@ -168,7 +168,8 @@ def _csv_clocks(asked: argparse.Namespace, gpus: list[Json]) -> int:
             return BAD_ARGUMENT
     rows = []
     for gpu in gpus:
-        for mhz in state.supported_clocks_mhz(gpu) or [None]:
+        clocks: list[int | None] = [*state.supported_clocks_mhz(gpu)]
+        for mhz in clocks or [None]:
             of = {"memory": gpu["memory_clock_mhz"], "mem": gpu["memory_clock_mhz"]}
             rows.append([(mhz and of.get(name, mhz), "MHz") for name in asked.query_supported_clocks])
     return _csv(asked, [(name, "MHz") for name in asked.query_supported_clocks], rows)
