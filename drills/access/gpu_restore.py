@@ -79,17 +79,34 @@ def _under_way(base: str, *, patient: bool) -> bool:
 
 def _nothing_open(base: str, *, keep: bool) -> None:
     """Raise when a person has to look, or when the driver died before it could judge a reset that went wrong."""
-    human, status, runner = Path(f"{base}.human"), Path(f"{base}.rc"), Path(f"{base}.pid")
-    if human.exists():
-        raise Problem(f"{human.read_text().strip()}; when it is well: rm {human}, then `drill recover`")
-    if keep or not Path(f"{base}.begun").exists() or Path(f"{base}.seen").exists():
-        return
+    if why := _for_a_person(base) or (None if keep else _not_judged(base)):
+        raise Problem(why)
+
+
+def open_question(base: str) -> str | None:
+    """Say what keeps the GPU of these notes from being used; None when nothing does."""
+    return _for_a_person(base) or _not_judged(base)
+
+
+def _for_a_person(base: str) -> str | None:
+    human = Path(f"{base}.human")
+    if not human.exists():
+        return None
+    return f"{human.read_text().strip()}; when it is well: rm {human}, then `drill recover`"
+
+
+def _not_judged(base: str) -> str | None:
+    """Say how a reset went wrong that no driver has judged."""
+    status, runner = Path(f"{base}.rc"), Path(f"{base}.pid")
+    if not Path(f"{base}.begun").exists() or Path(f"{base}.seen").exists():
+        return None
     if not status.exists() and not runner.exists():
-        return  # its driver died before it could start it
+        return None  # its driver died before it could start it
     if not status.exists():
-        raise Problem(f"its reset ended without a status; look at it; when it is well: rm {base}.begun")
+        return f"its reset ended without a status; look at it; when it is well: rm {base}.begun"
     if (code := status.read_text().split()[0]) != "0":
-        raise Problem(f"its reset ended with status {code}, not judged yet: `drill recover`")
+        return f"its reset ended with status {code}, not judged yet: `drill recover`"
+    return None
 
 
 def _put_back(asked: argparse.Namespace) -> None:
@@ -98,9 +115,9 @@ def _put_back(asked: argparse.Namespace) -> None:
         return
     persistence, limit = _settings(smi, uuid)
     if asked.persistence == "1" and persistence == "Disabled":
-        _smi(smi, "-pm", "1", "-i", uuid)
+        run_smi(smi, "-pm", "1", "-i", uuid)
     if _differs(asked.power_limit, limit) and not _differs(asked.default_limit, limit):
-        _smi(smi, "-pl", f"{asked.power_limit:.2f}", "-i", uuid)
+        run_smi(smi, "-pl", f"{asked.power_limit:.2f}", "-i", uuid)
     persistence_now, limit_now = _settings(smi, uuid)
     if asked.persistence == "1" and persistence_now == "Disabled":
         raise Problem(f"persistence mode stays off; put it on: nvidia-smi -pm 1 -i {uuid}")
@@ -117,12 +134,13 @@ def _differs(wanted: float | None, found: str) -> bool:
 
 
 def _settings(smi: list[str], uuid: str) -> tuple[str, str]:
-    out = _smi(smi, "--query-gpu=persistence_mode,power.limit", "--format=csv,noheader,nounits", "-i", uuid)
+    out = run_smi(smi, "--query-gpu=persistence_mode,power.limit", "--format=csv,noheader,nounits", "-i", uuid)
     persistence, _, limit = out.strip().partition(",")
     return persistence.strip(), limit.strip()
 
 
-def _smi(smi: list[str], *argv: str) -> str:
+def run_smi(smi: list[str], *argv: str) -> str:
+    """Return what nvidia-smi says. Raises Problem when it fails or does not answer."""
     try:
         done = subprocess.run(
             [*smi, *argv],
