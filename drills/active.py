@@ -62,8 +62,8 @@ class ActiveFaults:
         self.on.append((fault, receipt))
         self.receipts.append(receipt)
         armed = self.target.custody.arm(receipt)
-        if armed["pid"] is not None:  # none is needed where there is nothing to undo
-            timer = {key: armed[key] for key in ("pid", "start")}
+        if armed["pid"] is not None or armed.get("unit"):  # none is needed where there is nothing to undo
+            timer: Json = {key: armed[key] for key in ("pid", "start", "unit") if key in armed}
             timer |= {"deadline_s": receipt.deadline_s, "host": receipt.host}
             self.timed.add(receipt.id)
             self.tell("timer.armed", {"receipt": receipt.id, **timer})
@@ -95,7 +95,7 @@ class ActiveFaults:
     def lost_timer(self) -> str | None:
         """Return which timer does not watch any more, None when all do; without an undo there is none to lose."""
         watched = [(fault, receipt) for fault, receipt in list(self.on) if receipt.id in self.timed]
-        there = {o.receipt.id: o.timer_state for o in self.target.custody.found().outstanding} if watched else {}
+        there = {o.receipt.id: o.timer_state for o in self.target.custody.found().known()} if watched else {}
         for fault, receipt in watched:
             mine = there.get(receipt.id, "none")
             if mine not in ("armed", "released"):
@@ -141,7 +141,7 @@ class ActiveFaults:
     def _fired(self, receipt: Receipt) -> Json:
         """Return what the timer says when it was quicker than a driver that stood still; nothing when it was not."""
         try:
-            left = self.target.custody.found().outstanding if receipt.id in self.timed else []
+            left = self.target.custody.found().known() if receipt.id in self.timed else []
         except Exception:  # nobody knows, and the way back does not wait for that
             return {}
         said = next((o.timer for o in left if o.receipt.id == receipt.id), {})
@@ -164,7 +164,7 @@ class ActiveFaults:
     def _nothing_left(self, receipt: Receipt) -> bool | None:
         """Whether the timer holds nothing any more; None when that cannot be told."""
         try:
-            left = self.target.custody.found().outstanding
+            left = self.target.custody.found().known()
         except DrillError:
             return None
         return not any(o.receipt.id == receipt.id and receipt.holds and o.timer_state == "armed" for o in left)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from drills import strictjson
-from drills.errors import DrillError, Refused
+from drills.errors import DrillError, Refused, Unreachable
 from drills.strictjson import Shape, is_count, is_number, is_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Outstanding:
     """A receipt that lies on a target, with what its timer says."""
 
     receipt: Receipt
-    timer: Json  # {state, pid, start, deadline_wall, at}; empty: there is none
+    timer: Json  # {state, pid, start, unit, deadline_wall, at}; empty: there is none
 
     @property
     def timer_state(self) -> str:
@@ -111,19 +111,29 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Found:
-    """What lies on a target: one receipt that cannot be read hides none of the others."""
+    """What lies on a target: one receipt that cannot be read hides none of the others, nor does one silent machine."""
 
     outstanding: list[Outstanding]  # oldest first
     unreadable: list[Unreadable]
+    silent: list[str] = field(default_factory=list)  # of a target's machines that do not answer: a sentence each
 
     def all(self) -> list[Outstanding]:
-        """Return them. Refused when one of them cannot be read."""
+        """Return them. Refused when one of them cannot be read, Unreachable when a machine does not answer."""
         for one in self.unreadable:
             raise Refused(one.what)
+        return self.known()
+
+    def known(self) -> list[Outstanding]:
+        """Return those that can be read. Unreachable when a machine does not answer: nobody knows what lies there."""
+        for one in self.silent:
+            raise Unreachable(one)
         return self.outstanding
 
 
-_TIMER: Final[Shape] = {"state": is_text, "pid": is_pid, "start": is_start, "deadline_wall": is_wall, "at?": is_wall}
+_TIMER: Final[dict[str, Any]] = {"state": is_text, "deadline_wall": is_wall, "at?": is_wall}
+_PROCESS: Final[Shape] = {**_TIMER, "pid": is_pid, "start": is_start}
+#: A unit of systemd; the process, where there is one, holds its locks.
+_UNIT: Final[Shape] = {**_TIMER, "unit": is_word, "pid?": is_pid, "start?": is_start}
 _STATES: Final = frozenset({"armed", "released", "undone", "undo failed", "disarmed", "failed"})
 
 
@@ -135,7 +145,8 @@ def timer_of(text: str | None) -> Json:
         said = strictjson.loads(text.encode("utf-8", "replace"))
     except ValueError:
         return {"state": "unreadable"}
-    if strictjson.misfit(said, _TIMER) or said["state"] not in _STATES:
+    shape = _UNIT if isinstance(said, dict) and "unit" in said else _PROCESS
+    if strictjson.misfit(said, shape) or said["state"] not in _STATES:
         return {"state": "unreadable"}
     return dict(said)
 

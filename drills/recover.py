@@ -45,6 +45,7 @@ def recover(
     lost = _lost(found, run, run or (held.run if held else None), folders)
     for left in reversed([*there, *lost]):
         _undo(left, custody, target, folders.get(left.receipt.run), clock, done)
+    _say_silent(found, done)
     _say_unreadable(custody.found() if found.unreadable else found, run, done)
     if done.restored is Restored.CLEAN:
         if held is not None and run in (None, held.run):
@@ -65,6 +66,14 @@ def _lost(found: Found, run: str | None, cut_short: str | None, folders: dict[st
         if run in (None, bad.run) and bad.run != cut_short:
             lost += [o for o in _journalled(folders.get(bad.run), known) if o.receipt.id == bad.id]
     return lost
+
+
+def _say_silent(found: Found, done: Recovered) -> None:
+    """Say which machines do not answer: what lies there is not known, and what is known was put back all the same."""
+    for one in found.silent:
+        done.lines.append(f"{one}: what lies there is not known; its timers undo it at their deadlines")
+        done.manual.append("drill recover  # when it can be reached again")
+        done.restored = Restored.DIRTY
 
 
 def _say_unreadable(found: Found, run: str | None, done: Recovered) -> None:
@@ -142,7 +151,8 @@ def _end_timer(left: Outstanding) -> list[str]:
     """Return the command that ends a timer which does not end by itself."""
     if left.timer_state not in ("armed", "released"):
         return []
-    return [receipts.there(str(left.timer.get("node", left.receipt.host)), f"kill -9 {left.timer['pid']}")]
+    unit, where = left.timer.get("unit"), str(left.timer.get("node", left.receipt.host))
+    return [receipts.there(where, f"systemctl stop {unit}.timer" if unit else f"kill -9 {left.timer['pid']}")]
 
 
 def _fault_of(receipt: Receipt, target: Target | None) -> Fault | None:

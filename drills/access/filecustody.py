@@ -25,6 +25,7 @@ from drills.receipts import Damaged, manual, parse, to_json, unreadable
 COMMAND_TIMEOUT_S = 15.0
 UNDO_TIMEOUT_S = 60.0
 LOCK_TIMEOUT_S = 10.0
+WATCHING = ("armed", "released")
 
 #: Of a file that is being written: pid and start of its writer.
 WRITER = re.compile(re.escape(TEMPORARY) + "([0-9]+)-([0-9]+)-")
@@ -33,10 +34,10 @@ SWAP = '[ "$(cat "$1" 2>/dev/null)" = "$2" ] && if [ -s "$3" ]; then mv -f "$3" 
 
 
 class FileCustody:
-    """Implements `Custody` in a folder of a host."""
+    """Implements `Custody` in a folder of a host. `timer` is the program there that is told to arm, undo and disarm."""
 
-    def __init__(self, host: Host, state_dir: str, target: str) -> None:
-        self.host, self.state_dir, self.target = host, state_dir, target
+    def __init__(self, host: Host, state_dir: str, target: str, *, timer: str = "drills.access.ontarget") -> None:
+        self.host, self.state_dir, self.target, self._program = host, state_dir, target, timer
 
     # ---- the lock ------------------------------------------------------------------------------------
 
@@ -162,21 +163,35 @@ class FileCustody:
 
     def _discard(self, receipt: Receipt) -> None:
         base = self.receipt_file(receipt).removesuffix(".json")
-        for name in (f"{base}.json", f"{base}.timer.json", f"{base}.disarm"):
+        for name in (f"{base}.json", f"{base}.timer.json", f"{base}.disarm", f"{base}.hold"):
             self.host.remove(name)
 
     def _timer(self, spec: str) -> Json:
         """Return what the timer last said; one that says it watches and does not run any more is dead."""
+        said = self._said(spec)
+        if said.get("state") not in WATCHING or self._watches(said):
+            return said
+        said = self._said(spec)  # it may have come to its end between the two looks
+        return {**said, "state": "dead"} if said.get("state") in WATCHING else said
+
+    def _said(self, spec: str) -> Json:
         try:
-            said = timer_of(self.host.read(f"{spec.removesuffix('.json')}.timer.json"))
+            return timer_of(self.host.read(f"{spec.removesuffix('.json')}.timer.json"))
         except OSError:
-            said = {"state": "unreadable"}
-        if said.get("state") in ("armed", "released") and not self.host.alive(said["pid"], said["start"]):
-            said["state"] = "dead"
-        return said
+            return {"state": "unreadable"}
+
+    def _watches(self, said: Json) -> bool:
+        """Whether the timer is there: its unit, where it is one, and the process that holds its locks."""
+        holds = "unit" not in said or (said["state"] == "armed" and said.get("pid") is not None)
+        if holds and not self.host.alive(said["pid"], said["start"]):
+            return False
+        if (unit := said.get("unit")) is None:
+            return True
+        active = ["systemctl", "is-active", "--quiet", f"{unit}.timer", f"{unit}.service"]
+        return self.host.run(active, timeout_s=COMMAND_TIMEOUT_S).rc == 0
 
     def _ontarget(self, command: str, spec: str, timeout_s: float) -> Json:
-        done = self.host.run([self.host.python, "-m", "drills.access.ontarget", command, spec], timeout_s=timeout_s)
+        done = self.host.run([self.host.python, "-m", self._program, command, spec], timeout_s=timeout_s)
         try:
             return dict(json.loads(done.out))
         except (ValueError, TypeError):

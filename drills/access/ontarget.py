@@ -68,16 +68,16 @@ def main(argv: list[str]) -> int:
 
 def arm(spec: Path) -> Json:
     """Start the timer and wait until it says that it holds its locks."""
-    state = _state_file(spec)
+    state = state_file(spec)
     state.unlink(missing_ok=True)
-    _disarm_file(spec).unlink(missing_ok=True)
+    disarm_file(spec).unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
         _daemon(spec)
     os.waitpid(child, 0)
     deadline = time.monotonic() + ARM_TIMEOUT_S
     while time.monotonic() < deadline:
-        if found := _read(state):
+        if found := read_json(state):
             return {"ok": found["state"] == "armed", **found}
         time.sleep(0.02)
     return {"ok": False, "error": f"the timer did not report within {ARM_TIMEOUT_S:.0f} s"}
@@ -85,7 +85,7 @@ def arm(spec: Path) -> Json:
 
 def undo(spec: Path) -> Json:
     """Carry out the undo steps and let go of the locks."""
-    receipt = _receipt(spec)
+    receipt = receipt_in(spec)
     steps = carry_out(receipt["undo"])
     if receipt["holds"]:
         steps.append(_release(spec, stuck_dies=all(s["ok"] for s in steps)))
@@ -94,12 +94,12 @@ def undo(spec: Path) -> Json:
 
 def disarm(spec: Path) -> Json:
     """End the timer without an undo; a timer that is gone is disarmed."""
-    _disarm_file(spec).touch()
+    disarm_file(spec).touch()
     timer = _process(spec)
     ok = True
     if timer and procs.signal(*timer, signal.SIGUSR1):
-        ok = _gone(*timer, RELEASE_TIMEOUT_S) or _kill(*timer)
-    _disarm_file(spec).unlink(missing_ok=True)
+        ok = gone(*timer, RELEASE_TIMEOUT_S) or kill(*timer)
+    disarm_file(spec).unlink(missing_ok=True)
     return {"ok": ok, "state": "disarmed" if ok else "still running", "pid": timer and timer[0]}
 
 
@@ -127,7 +127,7 @@ def _daemon(spec: Path) -> None:
 def _timer(spec: Path) -> None:
     watched = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    receipt = _receipt(spec)
+    receipt = receipt_in(spec)
     deadline = time.monotonic() + receipt["deadline_s"]
     mine: Json = {
         "pid": os.getpid(),
@@ -136,31 +136,33 @@ def _timer(spec: Path) -> None:
         "deadline_wall": time.time() + receipt["deadline_s"],
     }
     try:
-        locks = [_lock(path) for path in receipt["holds"]]
+        locks = [lock(path) for path in receipt["holds"]]
     except OSError as error:
-        _write(_state_file(spec), {**mine, "state": "failed", "error": f"cannot lock: {error}"})
+        write_json(state_file(spec), {**mine, "state": "failed", "error": f"cannot lock: {error}"})
         return
-    _write(_state_file(spec), {**mine, "state": "armed"})
+    write_json(state_file(spec), {**mine, "state": "armed"})
     while (left := deadline - time.monotonic()) > 0:
         got = signal.sigtimedwait(watched, left)
         if got is None:
             break
         if got.si_signo == signal.SIGUSR2:  # let go of the locks, keep the watch
-            _let_go(locks)
-            _write(_state_file(spec), {**mine, "state": "released"})
-        elif _disarm_file(spec).exists():
-            _let_go(locks)
-            _write(_state_file(spec), {**mine, "state": "disarmed"})
+            let_go(locks)
+            write_json(state_file(spec), {**mine, "state": "released"})
+        elif disarm_file(spec).exists():
+            let_go(locks)
+            write_json(state_file(spec), {**mine, "state": "disarmed"})
             return
         elif got.si_signo in (signal.SIGTERM, signal.SIGINT):
             break  # the machine goes down, or somebody wants us gone: undo first
     steps = carry_out(receipt["undo"])
-    _let_go(locks)
+    let_go(locks)
     ok = all(s["ok"] for s in steps)
-    _write(_state_file(spec), {**mine, "state": "undone" if ok else "undo failed", "steps": steps, "at": time.time()})
+    write_json(
+        state_file(spec), {**mine, "state": "undone" if ok else "undo failed", "steps": steps, "at": time.time()}
+    )
 
 
-def _lock(path: str) -> int:
+def lock(path: str) -> int:
     """Hold the file exclusively; who waits for it takes it shared."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + ARM_TIMEOUT_S / 2
@@ -174,7 +176,8 @@ def _lock(path: str) -> int:
             time.sleep(0.05)
 
 
-def _let_go(locks: list[int]) -> None:
+def let_go(locks: list[int]) -> None:
+    """Let all of them go."""
     while locks:
         os.close(locks.pop())
 
@@ -187,11 +190,11 @@ def _release(spec: Path, *, stuck_dies: bool) -> Json:
         return step
     deadline = time.monotonic() + RELEASE_TIMEOUT_S
     while time.monotonic() < deadline:
-        now = _read(_state_file(spec)) or {}
+        now = read_json(state_file(spec)) or {}
         if now.get("state") != "armed" or not procs.alive(*timer):
             return step
         time.sleep(0.02)
-    if stuck_dies and _kill(*timer):
+    if stuck_dies and kill(*timer):
         return step
     return {**step, "ok": False, "error": f"timer {timer[0]} still holds its locks"}
 
@@ -332,20 +335,24 @@ STEPS: dict[str, Callable[[Json], str | None]] = {
 # ---- files ----------------------------------------------------------------------------------------------
 
 
-def _receipt(spec: Path) -> Json:
+def receipt_in(spec: Path) -> Json:
+    """Return the receipt as it lies in its file."""
     receipt: Json = json.loads(spec.read_text())
     return receipt
 
 
-def _state_file(spec: Path) -> Path:
+def state_file(spec: Path) -> Path:
+    """Return where the timer of that receipt says how it is."""
     return spec.with_suffix(".timer.json")
 
 
-def _disarm_file(spec: Path) -> Path:
+def disarm_file(spec: Path) -> Path:
+    """Return the file that says that nothing is to be undone any more."""
     return spec.with_suffix(".disarm")
 
 
-def _read(path: Path) -> Json | None:
+def read_json(path: Path) -> Json | None:
+    """Return the object in a file; None when it is not there, or damaged."""
     try:
         found = json.loads(path.read_text(errors="replace"))
     except (FileNotFoundError, ValueError):
@@ -355,12 +362,13 @@ def _read(path: Path) -> Json | None:
 
 def _process(spec: Path) -> tuple[int, int] | None:
     """Return pid and start of the timer; None when its file is gone, or damaged and names no process."""
-    said = _read(_state_file(spec)) or {}
+    said = read_json(state_file(spec)) or {}
     pid, start = said.get("pid"), said.get("start")
     return (pid, start) if isinstance(pid, int) and isinstance(start, int) and 0 < pid <= PID_MAX else None
 
 
-def _write(path: Path, value: Json) -> None:
+def write_json(path: Path, value: Json) -> None:
+    """Write an object to a file in one step."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)  # of a writer that died; one that somebody put there is not written through
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -371,13 +379,14 @@ def _write(path: Path, value: Json) -> None:
     new.replace(path)
 
 
-def _kill(pid: int, start: int) -> bool:
+def kill(pid: int, start: int) -> bool:
     """Kill a timer of ours that does not listen, a stopped one for example; what it was for is done."""
     procs.signal(pid, start, signal.SIGKILL)
-    return _gone(pid, start, RELEASE_TIMEOUT_S)
+    return gone(pid, start, RELEASE_TIMEOUT_S)
 
 
-def _gone(pid: int, start: int, timeout_s: float) -> bool:
+def gone(pid: int, start: int, timeout_s: float) -> bool:
+    """Whether that very process is gone within so many seconds."""
     deadline = time.monotonic() + timeout_s
     while procs.alive(pid, start):
         if time.monotonic() > deadline:
