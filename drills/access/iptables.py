@@ -68,9 +68,9 @@ def enter(host: Host, netns: Json | None) -> list[str]:
     return ["nsenter", f"--net=/proc/{netns['pid']}/ns/net"]
 
 
-def call(host: Host, prefix: Sequence[str], program: str, *words: str) -> str:
-    """Run iptables on the filter table and return what it prints. Raises DrillError."""
-    argv = [*prefix, program, "-w", str(LOCK_WAIT_S), "-t", TABLE, *words]
+def call(host: Host, prefix: Sequence[str], program: str, *words: str, table: str = TABLE) -> str:
+    """Run iptables on a table and return what it prints. Raises DrillError."""
+    argv = [*prefix, program, "-w", str(LOCK_WAIT_S), "-t", table, *words]
     done = host.run(argv, timeout_s=COMMAND_TIMEOUT_S)
     if done.rc:
         why = "timed out" if done.timed_out else (done.err.strip().splitlines() or ["no reason given"])[0]

@@ -19,7 +19,7 @@ from drills.access.kubetypes import PODS, REPLICASETS, STATEFULSETS, ClusterErro
 from drills.cluster import pods, rights
 from drills.cluster.changes import Changes
 from drills.cluster.custody import ClusterCustody
-from drills.cluster.fronted import Fronted, placed
+from drills.cluster.fronted import FrontedPods, placed
 from drills.cluster.gpunode import ClusterGpuNode
 from drills.cluster.helpers import STATE_DIR, name_of
 from drills.cluster.others import Hands
@@ -37,8 +37,8 @@ NOW_S: Final = 1
 SCALED: Final = {"ReplicaSet": REPLICASETS, "StatefulSet": STATEFULSETS}
 
 
-class KubernetesTarget(Fronted):
-    """Implements Target, CanDelete, CanEvict, HasEvents and HasHttp; by `Fronted` ledger proxies too.
+class KubernetesTarget(FrontedPods):
+    """Implements Target, CanDelete, CanEvict, HasEvents and HasHttp; by `FrontedPods` ledger proxies too.
 
     With helpers NodeAccess and HasNetwork too, and HasGpuNodes when they have an account of their own.
     """
@@ -217,7 +217,7 @@ class KubernetesTarget(Fronted):
         }
 
     def place(self, replica: Replica) -> Json:
-        """Return {ip, port, netns} of a replica's pod. Refused when no proxy could stand there."""
+        """Return where a proxy would stand in front of a replica's pod. Refused when none could."""
         if HOST_NETWORK in replica.labels:
             raise Refused(f"{replica.name}: its pod uses the network of its node; a redirect there would hit everybody")
         pod = next((p for p in self._pods() if p.uid == replica.uid), None)

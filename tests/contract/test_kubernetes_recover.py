@@ -14,7 +14,7 @@ from drills.access.kubernetes import connect
 from drills.clock import Clock
 from drills.cluster import helpers
 from drills.cluster.custody import ClusterCustody
-from drills.cluster.fronted import Fronted
+from drills.cluster.fronted import FrontedPods
 from drills.cluster.nodework import NodeWork
 from drills.journal import Journal, read
 from drills.model import Context, Host, Json, Receipt, Restored
@@ -82,7 +82,7 @@ def work(store: Store) -> NodeWork:
     return NodeWork(lambda run: helpers.Helpers(api, "llm", made, run=run, labels={}, clock=Clock()), "prod")
 
 
-class Target(Fronted):
+class Target(FrontedPods):
     """A target of which only the nodes are known."""
 
     name, kind = "prod", "kubernetes"

@@ -16,7 +16,7 @@ import pytest
 
 from drills.access import iptables, ontarget, procs
 from drills.access.local import LocalHost
-from drills.cluster import podproxy
+from drills.fronts import onhost, words
 from drills.lab import network
 from drills.model import Json
 from drills.proxy_beat import VALID_S
@@ -92,7 +92,7 @@ class Pod:
     def told(self, command: str, spot: Json) -> Json:
         """Give a helper's order; returns what is said of the spot."""
         order = json.dumps({"spots": [spot]}) + "\n"
-        said = self.inside(self.node, sys.executable, "-m", "drills.cluster.podproxy", command, stdin=order)
+        said = self.inside(self.node, sys.executable, "-m", words.MODULE, command, stdin=order)
         [found] = json.loads(said)["spots"]
         return dict(found)
 
@@ -105,11 +105,14 @@ class Pod:
             "netns": self.netns,
             "ip": POD_IP,
             "port": PORT,
+            "python": sys.executable,
+            "sources": None,
+            "stays": True,
         }
         aimed = self.told("aim", bare)
         assert "error" not in aimed, aimed
         spot: Json = bare | aimed | {"tag": TAG, "folder": str(self.folder / "proxy")}
-        return spot | podproxy.words(spot, TAG)
+        return spot | words.words(spot, TAG)
 
     def up(self) -> Json:
         spot = self.spot()
@@ -170,8 +173,8 @@ def test_traffic_goes_through_and_everything_goes_again(pod: Pod) -> None:
     [line] = pod.told("collect", spot)["lines"]
     seen = json.loads(line)
     assert (seen["id"], seen["replica"], seen["close"]) == ("r-1-0", "vllm-0", "complete")
-    assert all(step["ok"] for step in ontarget.carry_out(podproxy.undo([spot])))
-    assert not podproxy.running(Path(spot["folder"]))
+    assert all(step["ok"] for step in ontarget.carry_out(words.undo([spot])))
+    assert not onhost.running(Path(spot["folder"]))
     assert pod.rules() == before
     assert pod.told("look", spot)["changed"] == []
     assert pod.ask("/health") == "ok"
@@ -181,7 +184,7 @@ def test_only_what_began_since_then_is_collected(tmp_path: Path) -> None:
     """A long ledger stays text, and where it is; a torn last line is none."""
     lines = [json.dumps({"id": f"r-{n}-0", "start": float(n)}) for n in range(5)]
     (tmp_path / "ledger.ndjson").write_text("\n".join(lines) + '\n{"id": "r-9')
-    said = podproxy.collect({"folder": str(tmp_path), "since": 3.0})
+    said = onhost.collect({"folder": str(tmp_path), "since": 3.0})
     assert said == {"lines": lines[3:], "lost": 0}
 
 
@@ -214,7 +217,7 @@ def test_what_is_open_through_a_proxy_is_answered_before_it_goes(pod: Pod) -> No
     assert said(idle, "/health") == said(client, "/health") == "ok"
     client.stdin.write("/slow\n")
     client.stdin.flush()
-    assert all(step["ok"] for step in ontarget.carry_out(podproxy.undo([spot])))
+    assert all(step["ok"] for step in ontarget.carry_out(words.undo([spot])))
     assert client.stdout.readline().strip() == "ok"
     assert said(idle, "/health") in (
         "RemoteDisconnected",
@@ -239,7 +242,7 @@ def test_an_order_that_was_called_off_leaves_nothing(pod: Pod) -> None:
     said = pod.told("up", pod.spot() | {"receipt": str(pod.folder / "gone.json")})
     assert "called off" in said["error"]
     assert pod.rules() == before
-    assert not podproxy.running(pod.folder / "proxy")
+    assert not onhost.running(pod.folder / "proxy")
 
 
 def test_traffic_that_somebody_else_redirects_is_left_alone(pod: Pod) -> None:

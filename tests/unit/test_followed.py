@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from drills.cluster.fronts import Clock as NodeClock
-from drills.cluster.fronts import shifted
 from drills.custody import Found
 from drills.errors import DrillError, Refused
 from drills.followed import TRIES, Followed, collect
+from drills.fronts.fronts import Clock as NodeClock
+from drills.fronts.fronts import shifted
 from drills.model import Context, Json, Receipt, Replica, Restored
 
 OLD = Replica("vllm-0", "u-old", "primary", "", ready=True, host="node1")
@@ -59,7 +59,7 @@ class Bench:
     def aim_proxies(self, replicas: Sequence[Replica], tag: str) -> list[Json]:
         if self.fails == "aim":
             raise Refused("no network yet")
-        return [{"replica": r.name, "uid": r.uid, "tag": tag} for r in replicas]
+        return [{"replica": r.name, "uid": r.uid, "tag": tag, "state_dir": self.state_dir} for r in replicas]
 
     def put_up_proxies(self, spots: Sequence[Json]) -> list[Json]:
         self.mono += 2.0

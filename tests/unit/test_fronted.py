@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drills.cluster.fronted import Fronted
+from drills.fronts.fronted import Fronted
 from drills.model import Replica
 
 
@@ -20,7 +20,8 @@ class Target(Fronted):
 def test_what_a_run_has_put_up_is_not_the_next_runs() -> None:
     target, replica = Target(), Replica("vllm-0", "u0", "primary", "", ready=True)
     target.run = "aaaa1111"
-    spot = {"ip": "10.0.0.1", "port": 8000, "listen": 9000, "node": "n", "folder": "/run/drill/proxies/x"}
+    spot = {"ip": "10.0.0.1", "port": 8000, "listen": 9000, "node": "n", "state_dir": "/run/drill"}
+    spot["folder"] = "/run/drill/proxies/x"
     target.fronts._up[replica.uid] = spot
     assert target.fronts.any()
     assert target.proxy(replica) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drills.cluster.oldlinks import read
+from drills.fronts.oldlinks import read
 
 OUT = """\
 0      0      10.244.0.5:8000 10.244.0.9:41234

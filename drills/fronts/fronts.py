@@ -1,4 +1,4 @@
-"""The ledger proxies of a run in front of the engines in pods: where each stands, and what its clock says here."""
+"""The ledger proxies of a run in front of its engines: where each stands, and what its machine's clock says here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from drills.cluster import podproxy
-from drills.cluster.helpers import STATE_DIR, NodeGone
 from drills.errors import DrillError, Refused
+from drills.fronts import onhost, words
 from drills.model import Host, Json, Replica
 
-PROGRAM: Final = ("nsenter", "--net=/proc/1/ns/net")  # the node's own network: policies let it reach its pods
 COMMAND_S: Final = 60.0
 EARLIER_S: Final = 1.0  # a node sends that much more than is asked for: its clock is known better only afterwards
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -46,10 +44,24 @@ class Clock:
 
 
 class Fronts:
-    """What a run knows of its proxies. `host_of` returns the helper of a node, `place_of` where a replica's pod is."""
+    """What a run knows of its proxies. `place_of` returns of a replica's place what its kind of target knows.
 
-    def __init__(self, host_of: Callable[[str], Host], place_of: Callable[[Replica], Json]) -> None:
-        self._host_of, self._place_of = host_of, place_of
+    That is {uid, ip, port, netns, state_dir, sources, stays} of a spot (`drills.fronts.words`). `host_of` returns what
+    works on a machine, and raises `gone` when it is there no more; `machine` is the word for one, and `enter` are words
+    that lead a command into its network.
+    """
+
+    def __init__(
+        self,
+        host_of: Callable[[str], Host],
+        place_of: Callable[[Replica], Json],
+        *,
+        machine: str = "host",
+        enter: Sequence[str] = (),
+        gone: tuple[type[DrillError], ...] = (),
+    ) -> None:
+        self._host_of, self._place_of, self._machine = host_of, place_of, machine
+        self._enter, self._gone = tuple(enter), gone
         self._up: dict[str, Json] = {}  # by uid
         self._clocks: dict[str, Clock] = {}
 
@@ -62,13 +74,13 @@ class Fronts:
         ]:
             raise Refused(f"no ledger proxy can stand in front of {'; '.join(problems)}")
         found = [spot | one for spot, one in zip(spots, said, strict=True)]
-        return [spot | podproxy.words(spot, tag) for spot in found]
+        return [spot | words.words(spot, tag) for spot in found]
 
     def _spot(self, replica: Replica, tag: str) -> Json:
         place = self._place_of(replica)
-        folder = f"{STATE_DIR}/proxies/{tag}-{replica.uid}"
-        who = {"replica": replica.name, "role": replica.role, "uid": replica.uid, "node": replica.host}
-        return {**who, **place, "tag": tag, "folder": folder}
+        folder = f"{place['state_dir']}/proxies/{tag}-{place['uid']}"
+        who = {"replica": replica.name, "role": replica.role, "node": replica.host}
+        return {**who, "python": self._host_of(replica.host).python, **place, "tag": tag, "folder": folder}
 
     def put_up(self, spots: Sequence[Json]) -> list[Json]:
         """Put them up; returns for each what was done, or an error."""
@@ -122,11 +134,11 @@ class Fronts:
     def _on(self, node: str, command: str, spots: Sequence[Json]) -> list[Json]:
         try:
             host = self._host_of(node)
-        except NodeGone:
+        except self._gone:
             if command != "look":
                 raise
-            return [dict(podproxy.NOTHING, gone=True) for _ in spots]
-        argv = [*PROGRAM, host.python, "-m", "drills.cluster.podproxy", command]
+            return [dict(onhost.NOTHING, gone=True) for _ in spots]
+        argv = [*self._enter, host.python, "-m", words.MODULE, command]
         began = time.monotonic()
         done = host.run(argv, timeout_s=COMMAND_S, stdin=json.dumps({"spots": list(spots)}) + "\n")
         ended = time.monotonic()
@@ -134,7 +146,7 @@ class Fronts:
             said: Json = json.loads(done.out)
         except ValueError:
             why = "timed out" if done.timed_out else (done.err.strip().splitlines() or ["no reason given"])[-1][:200]
-            raise Refused(f"node {node}: {command} of ledger proxies: {why}") from None
+            raise Refused(f"{self._machine} {node}: {command} of ledger proxies: {why}") from None
         self._clocks[node] = _clock(said["clock"], began, ended, self._clocks.get(node))
         return list(said["spots"])
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drills.errors import DrillError
-from drills.model import Json
+from drills.plain import Json
 
 #: Idle is who was answered, and has been silent for so long.
 IDLE_S: Final = 0.75
@@ -39,17 +39,18 @@ class Link:
         return not self.queued and IDLE_S <= self.sent_s <= self.got_s
 
 
-def beside(prefix: Sequence[str], ip: str, port: int) -> list[Link]:
-    """Return the connections to that port from anywhere but the pod itself. Raises DrillError."""
-    out = _ss(prefix, "-tinH", "state", "established", f"( sport = :{port} )")
-    return [link for link in read(out) if link.address not in (ip, "127.0.0.1", "::1")]
+def beside(prefix: Sequence[str], spot: Json) -> list[Link]:
+    """Return the connections to the engine that the spot's rules would lead through its proxy. Raises DrillError."""
+    out = _ss(prefix, "-tinH", "state", "established", f"( sport = :{spot['port']} )")
+    sources, own = spot.get("sources"), (spot["ip"], "127.0.0.1", "::1")
+    return [link for link in read(out) if (link.address not in own if sources is None else link.address in sources)]
 
 
-def let_go(prefix: Sequence[str], ip: str, port: int) -> Json:
+def let_go(prefix: Sequence[str], spot: Json) -> Json:
     """Wait until none is left, resetting idle ones at once and the others in the end; say how many of each."""
     done = {"idle": 0, "busy": 0}
     deadline = time.monotonic() + WAIT_S
-    while left := beside(prefix, ip, port):
+    while left := beside(prefix, spot):
         late = time.monotonic() > deadline
         if time.monotonic() > deadline + COMMAND_S:
             raise DrillError(
@@ -57,7 +58,7 @@ def let_go(prefix: Sequence[str], ip: str, port: int) -> Json:
                 "CONFIG_INET_DIAG_DESTROY?); they would go past the proxy: restart their clients"
             )
         for link in (one for one in left if one.idle or late):
-            where = f"( sport = :{port} and dport = :{link.port} and dst {_quoted(link.address)} )"
+            where = f"( sport = :{spot['port']} and dport = :{link.port} and dst {_quoted(link.address)} )"
             _ss(prefix, "-KtH", "state", "established", where)
             done["idle" if link.idle else "busy"] += 1
         time.sleep(POLL_S)
@@ -68,7 +69,7 @@ def read(out: str) -> list[Link]:
     """Return the connections that `ss -tinH` tells of, each in two lines."""
     found: list[Link] = []
     lines = out.splitlines()
-    for first, second in zip(lines, [*lines, ""][1:], strict=True):
+    for first, second in zip(lines, [*lines[1:], ""]):  # noqa: B905 - as long as each other; a host's zip may not know the word
         words = first.split()
         if first[:1].isspace() or len(words) < 4:
             continue
