@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drills.errors import UsageError
-from drills.model import Json
+from drills.plain import Json
 from drills.wire import Head
 
 #: What a drill's own probes say of themselves: they ask the replica and not the route, so they are in no ledger.
 PROBE = "x-drill-probe"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Attempt:
     """One request on its way through a proxy, and how it ended."""
 

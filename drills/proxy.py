@@ -24,7 +24,7 @@ from time import monotonic
 
 from drills.errors import DrillError, Refused
 from drills.ledger import Ledger
-from drills.model import Json
+from drills.plain import Json
 from drills.proxy_beat import beating
 from drills.proxy_control import Control, HonestHealth
 from drills.proxy_faults import Faults
@@ -35,6 +35,7 @@ Address = tuple[str, int]
 #: How often `--while` is looked for, and how long requests that are open may go on once it is gone (seconds).
 WHILE_POLL_S, DRAIN_S = 0.1, 15.0
 PROOFS_KEPT = 32
+CLIENTS_KEPT = 1000
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Proxy:
         self.faults = Faults()
         self.files = FaultFiles(options.faults_dir, self.faults, self.changed) if options.faults_dir else None
         self.links: set[Link] = set()
+        self.clients: set[str] = set()  # whose connections have come here, addresses
         self.proofs: deque[str] = deque(maxlen=PROOFS_KEPT)  # the last that came in a header X-Drill-Proof
         self.ledger = Ledger(options.ledger, options.name, options.role)
         self.health = HonestHealth(options.upstream, options.model) if options.health == "honest" else None
@@ -122,6 +124,11 @@ class Proxy:
         for link in list(self.links):
             link.faults_changed()
 
+    def came_from(self, peer: Address | None) -> None:
+        """Note a client's address."""
+        if peer and len(self.clients) < CLIENTS_KEPT:
+            self.clients.add(peer[0])
+
     def status(self) -> Json:
         """Return what GET /status shows."""
         return {
@@ -135,6 +142,7 @@ class Proxy:
             "faults": self.faults.list(),
             "faults_dir": self.files.status() if self.files else None,
             "connections": len(self.links),
+            "clients": sorted(self.clients),
             "open": len(self.ledger.open()),
             "closes": dict(sorted(self.ledger.closes.items())),
             "ledger": str(self.options.ledger),

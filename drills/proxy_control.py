@@ -14,7 +14,7 @@ import json
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from drills.model import Json
+from drills.plain import Json
 from drills.proxy_faults import parse
 from drills.wire import BadFraming, Framer, Head, parse_head
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: How long the engine has for one token, and how long the answer stands for the next caller (seconds).
 HEALTH_DEADLINE_S = 1.0
 HEALTH_REUSE_S = 0.5
+LATE = asyncio.TimeoutError  # a class of its own before Python 3.11
 
 _COMMAND_DEADLINE_S = 5.0
 _MAX_BODY = 64 * 1024
@@ -40,39 +41,40 @@ class Control:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request."""
         try:
-            async with asyncio.timeout(_COMMAND_DEADLINE_S):
-                head = parse_head(await reader.readuntil(b"\r\n\r\n"))
-                length = head.fields.get("content-length", "0")
-                body = await reader.readexactly(min(int(length), _MAX_BODY)) if length.isdigit() else b""
-                status, answer = self.answer(head, body)
-                raw = json.dumps(answer).encode()
-                fields = f"content-type: application/json\r\ncontent-length: {len(raw)}\r\nconnection: close"
-                writer.write(f"HTTP/1.1 {status} {_WORDS[status]}\r\n{fields}\r\n\r\n".encode() + raw)
-                await writer.drain()
-        except (OSError, TimeoutError, BadFraming, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            await asyncio.wait_for(self._serve(reader, writer), _COMMAND_DEADLINE_S)
+        except (OSError, LATE, BadFraming, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever spoke is gone, or did not speak HTTP
         except asyncio.CancelledError:
             pass  # the proxy ends; swallowed because asyncio's streams print it (Python 3.11)
         finally:
             writer.close()
 
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = parse_head(await reader.readuntil(b"\r\n\r\n"))
+        length = head.fields.get("content-length", "0")
+        body = await reader.readexactly(min(int(length), _MAX_BODY)) if length.isdigit() else b""
+        status, answer = self.answer(head, body)
+        raw = json.dumps(answer).encode()
+        fields = f"content-type: application/json\r\ncontent-length: {len(raw)}\r\nconnection: close"
+        writer.write(f"HTTP/1.1 {status} {_WORDS[status]}\r\n{fields}\r\n\r\n".encode() + raw)
+        await writer.drain()
+
     def answer(self, head: Head, body: bytes) -> tuple[int, Any]:
         """Carry out one command; return the status and the JSON to answer with."""
-        proxy, path = self.proxy, head.path
-        match head.method, path:
-            case "GET", "/status":
-                return 200, proxy.status()
-            case "GET", "/ledger/open":
-                return 200, proxy.ledger.open()
-            case "POST", "/flush":
-                proxy.ledger.flush()
-                return 200, {"flushed": True, "lost": proxy.ledger.lost}
-            case "POST", "/faults":
-                return self._add(body)
-            case "DELETE", _ if path.startswith("/faults/"):
-                removed = proxy.faults.remove(path.removeprefix("/faults/"))
-                proxy.changed()
-                return 200, {"removed": removed, "faults": proxy.faults.list()}
+        proxy, path, asked = self.proxy, head.path, (head.method, head.path)
+        if asked == ("GET", "/status"):
+            return 200, proxy.status()
+        if asked == ("GET", "/ledger/open"):
+            return 200, proxy.ledger.open()
+        if asked == ("POST", "/flush"):
+            proxy.ledger.flush()
+            return 200, {"flushed": True, "lost": proxy.ledger.lost}
+        if asked == ("POST", "/faults"):
+            return self._add(body)
+        if head.method == "DELETE" and path.startswith("/faults/"):
+            removed = proxy.faults.remove(path.removeprefix("/faults/"))
+            proxy.changed()
+            return 200, {"removed": removed, "faults": proxy.faults.list()}
         if path in _ROUTES or path.startswith("/faults/"):
             return 405, {"error": f"{head.method} {path}: use {_ROUTES.get(path, 'DELETE')}"}
         return 404, {"error": f"no {path}; there are {', '.join(_ROUTES)} and /faults/ID"}
@@ -111,9 +113,8 @@ class HonestHealth:
 
     async def _run(self) -> bool:
         try:
-            async with asyncio.timeout(HEALTH_DEADLINE_S):
-                return await self._complete()
-        except (OSError, TimeoutError, ValueError):
+            return await asyncio.wait_for(self._complete(), HEALTH_DEADLINE_S)
+        except (OSError, LATE, ValueError):
             return False
         finally:
             self._ended = monotonic()

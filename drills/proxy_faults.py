@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drills.errors import nearest
-from drills.model import Json
+from drills.plain import Json
 
 MODES = ("first_byte", "per_request", "per_chunk", "cut", "stall", "refuse")
 DEFAULT_DELAY_S = 5.0
-Key = str | tuple[str, str]
+
+if TYPE_CHECKING:
+    Key = str | tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProxyFault:
     """One fault that is on; `since` is monotonic."""
 
@@ -47,7 +49,7 @@ def parse(body: Any, now: float) -> ProxyFault:
         raise ValueError("id: expected the receipt's id, a text without '/'")
     if mode not in MODES:
         raise ValueError(f"mode: no mode {mode!r}{nearest(str(mode), MODES)}")
-    if isinstance(delay_s, bool) or not isinstance(delay_s, int | float) or not 0 <= delay_s < math.inf:
+    if isinstance(delay_s, bool) or not isinstance(delay_s, (int, float)) or not 0 <= delay_s < math.inf:
         raise ValueError("delay_s: expected seconds, 0 or more")
     return ProxyFault(name, mode, float(delay_s), now)
 

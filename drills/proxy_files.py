@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from drills.model import Json
+from drills.plain import Json
 from drills.proxy_faults import Faults, ProxyFault, parse
 
 POLL_S = 0.1

@@ -31,7 +31,7 @@ PROOF = "x-drill-proof"
 REFUSED_GRACE_S = 0.05
 
 
-@dataclass(slots=True)
+@dataclass
 class Piece:
     """Bytes of a response on their way to the client."""
 
@@ -101,6 +101,7 @@ class Link(asyncio.Protocol):
         """Connect to the replica; no byte is passed on before that."""
         self.client = cast(asyncio.Transport, transport)
         self.proxy.links.add(self)
+        self.proxy.came_from(transport.get_extra_info("peername"))
         self.connecting = self.proxy.loop.create_task(self._connect())
 
     async def _connect(self) -> None:

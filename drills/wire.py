@@ -20,7 +20,7 @@ class BadFraming(ValueError):
     """The bytes are no HTTP/1.1 message whose end we could find."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Head:
     """The first line in its three parts, and the header fields with lower-case names (the last of a name wins)."""
 

@@ -21,10 +21,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drills.access.lateness import HURRY_S, Line
 from drills.errors import DrillError
-from drills.model import Host, Json
+from drills.plain import Json
+
+if TYPE_CHECKING:
+    from drills.model import Host
 
 START_S, POLL_S, LOOK_S = 10.0, 0.1, 1.0
 COMMAND_S = 15.0
@@ -146,20 +150,18 @@ class Keeper:
         for one in order.get("lines", ()):
             self._lines.setdefault(one["id"], Line(one["name"], one["url"], one["since"]))
         known = [name for name in ids if name in self._lines]
-        match order["do"]:
-            case "ask":
-                for name in known:
-                    self._ask(name, float(order["patience_s"]))
-            case "send":
-                for name in known:
-                    self._lines[name].send()
-            case "give_up":
-                for name in known:
-                    self._lines[name].give_up()
-            case "close":
-                for name in known:
-                    self._lines.pop(name).close()
-                return {}
+        do = order["do"]
+        for name in known:
+            if do == "ask":
+                self._ask(name, float(order["patience_s"]))
+            elif do == "send":
+                self._lines[name].send()
+            elif do == "give_up":
+                self._lines[name].give_up()
+            elif do == "close":
+                self._lines.pop(name).close()
+        if do == "close":
+            return {}
         self._wait(known, float(order.get("wait_s", 0.0)))
         return {name: self._said(name) for name in known}
 

@@ -10,9 +10,13 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from drills.errors import DrillError
-from drills.model import Host, Json
+from drills.plain import Json
+
+if TYPE_CHECKING:
+    from drills.model import Host
 
 TABLE = "filter"
 LOCK_WAIT_S = 5
