@@ -24,11 +24,10 @@ def _borrowed() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def fleet(_borrowed: None) -> Iterator[Fleet]:
-    """Return the hosts, with all engines ready. Other test files wait meanwhile: what one breaks none else may see."""
+    """Return the hosts, all well. Other test files wait meanwhile: what one breaks none else may see."""
     with Path(layout.folder() / "turn").open("w") as turn:
         lock(turn, fcntl.LOCK_EX)
         life.up()  # again, where the file before took them down
         found = Fleet()
-        for host in found.hosts:
-            host.wait_ready()
+        found.wait_settled()
         yield found

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 from drills.lab.gpu import smi
-from tests.hosts import layout, units
+from tests.hosts import layout, monitored, units
 from tests.hosts.layout import Machine
 
-OPS_ID = 4711
+OPS_ID, SSHD = 4711, "ssh.service"
 #: What the distribution starts at boot is about hardware, disks and logins at a console: all of it is masked.
 VENDOR = Path("/lib/systemd/system")
 GENERATORS = Path("/lib/systemd/system-generators")
@@ -34,7 +34,8 @@ def provision(upper: Path, machine: Machine, keys: Path, library: Path | None) -
     for name, (text, mode) in _files(machine).items():
         _write(upper / name, text, mode)
     _ssh_keys(upper, machine, keys)
-    _units(upper / "etc/systemd/system", machine)
+    monitoring = monitored.provision(upper) if machine.is_router else {}
+    _units(upper / "etc/systemd/system", units.units(machine) | monitoring)
     home = upper / "home" / "ops"
     home.mkdir(parents=True)
     os.chown(home, OPS_ID, OPS_ID)
@@ -73,14 +74,14 @@ def _ssh_keys(upper: Path, machine: Machine, keys: Path) -> None:
         _write(upper / "etc/ssh/authorized_keys" / user, (keys / "driver.pub").read_text(), 0o644)
 
 
-def _units(folder: Path, machine: Machine) -> None:
-    for name, text in units.units(machine).items():
+def _units(folder: Path, found: dict[str, str]) -> None:
+    wants = folder / "multi-user.target.wants"
+    wants.mkdir(parents=True)
+    for name, text in found.items():
         _write(folder / name, text, 0o644)
-    for name in units.wanted(machine):
-        link = folder / "multi-user.target.wants" / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        own = folder / name
-        link.symlink_to(f"/etc/systemd/system/{name}" if own.exists() else VENDOR / name)
+        if "/" not in name:
+            (wants / name).symlink_to(f"/etc/systemd/system/{name}")
+    (wants / SSHD).symlink_to(VENDOR / SSHD)
     (folder / "default.target").symlink_to(VENDOR / "multi-user.target")
     for name in {unit.name for unit in VENDOR.glob("*.target.wants/*")}:
         _null(folder / name)

@@ -19,10 +19,11 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from drills.model import Json
-from tests.hosts import layout, life, links, state
-from tests.hosts.layout import CONTROL, Machine
+from tests.hosts import layout, life, links, monitored, state
+from tests.hosts.layout import CONTROL, ROUTER, Machine
 
 TARGET = "gpu-hosts"
+ALERT_TIMES = {"scrape": "1s", "ramp": "1s", "evaluation": "1s", "for": "5s"}
 COMMAND_TIMEOUT_S, READY_TIMEOUT_S, POLL_S = 60.0, 120.0, 0.2
 Done = subprocess.CompletedProcess[str]
 
@@ -132,24 +133,75 @@ class Fleet:
         file.write_text("".join(lines))
         return file
 
+    @property
+    def endpoint(self) -> str:
+        """Where users send requests: the application in front of the router."""
+        return f"http://{layout.machine(ROUTER).manage}:{layout.EDGE_PORT}/v1"
+
+    @property
+    def router_address(self) -> str:
+        """What the hosts see of the router: the source of its connections."""
+        return layout.machine(ROUTER).service
+
+    def wait_settled(self) -> None:
+        """Wait until all engines, the router and the application serve, Prometheus knows, and no alert is on."""
+        for host in self.hosts:
+            host.wait_ready()
+        life.wait("the application serves", self._serves, READY_TIMEOUT_S)
+        if monitored.there():
+            life.wait("Prometheus sees everything and no alert", self._watched, READY_TIMEOUT_S)
+
+    def _serves(self) -> bool:
+        """Whether each of a few requests, which go round the engines, is answered by the model that it names."""
+        ask = {"model": layout.MODEL, "prompt": "Are you there?", "max_tokens": 1}
+        argv = ["--json", json.dumps(ask), f"{self.endpoint}/completions"]
+        return all('"model":"lab-chat"' in (self._curl(*argv) or "") for _ in self.names)
+
+    def _watched(self) -> bool:
+        url = f"http://{layout.machine(ROUTER).manage}:{layout.PROMETHEUS_PORT}/api/v1/query"
+        said = self._curl("--get", "--data-urlencode", f"query={monitored.settled()}", url)
+        return said is not None and bool(json.loads(said)["data"]["result"])
+
+    def _curl(self, *words: str) -> str | None:
+        """Return the body of an answer that is no error, as the driver would get it; None when there is none."""
+        argv = self.control_argv(["curl", "--silent", "--fail", "--max-time", "3", *words])
+        done = _run(argv, COMMAND_TIMEOUT_S, check=False)
+        return done.stdout if done.returncode == 0 else None
+
     def target(self, user: str = "root") -> Json:
         """Return the target as drill.yaml has it."""
+        router = f"http://{layout.machine(ROUTER).manage}"
+        monitored_ = {
+            "prometheus": {"url": f"{router}:{layout.PROMETHEUS_PORT}", **ALERT_TIMES},
+            "alertmanager": {"url": f"{router}:{layout.ALERTMANAGER_PORT}", "group_wait": "0s"},
+        }
         known = self.write_known_hosts(state.keys() / "known_hosts")
-        hosts = [
-            {
-                "name": machine.name,
-                "address": machine.manage,
-                "user": user,
-                "key": str(self.key),
-                "unit": layout.UNIT,
-                "port": layout.ENGINE_PORT,
-                "gpus": [self.host(machine.name).gpus[0]],
-                "known_hosts": str(known),
-            }
-            for machine in layout.ALL
-            if not machine.is_router
-        ]
-        return {"kind": "hosts", "hosts": hosts}
+        return {
+            "kind": "hosts",
+            "endpoint": {"url": self.endpoint, "model": layout.MODEL},
+            "sla": {"ttft": {"p99": "1s"}, "e2e": {"p99": "6s"}, "max_gap": {"p99": "2s"}, "errors": "1%"},
+            "hosts": [self._declared(host, user, known) for host in self.hosts],
+            "router": {"kind": "vllm-router", "metrics": f"{router}:{layout.ROUTER_METRICS_PORT}/metrics"},
+            "degradation": {
+                "fallback_models": [layout.FALLBACK_MODEL],
+                "cached": {"header": "X-Cache", "value": "hit"},
+            },
+            **(monitored_ if monitored.there() else {}),
+            "capacity": {"per_replica": "12/s"},
+            "limits": {"environment": "test", "min_healthy": 1, "max_victims": "34%", "allow_route_faults": True},
+        }
+
+    def _declared(self, host: Host, user: str, known: Path) -> Json:
+        return {
+            "name": host.name,
+            "address": host.address,
+            "user": user,
+            "key": str(self.key),
+            "known_hosts": str(known),
+            "unit": layout.UNIT,
+            "port": layout.ENGINE_PORT,
+            "gpus": [host.gpus[0]],
+        }
 
     def targets_file(self, folder: Path, user: str = "root") -> Path:
         """Write a drill.yaml whose default target are these hosts."""
@@ -177,8 +229,7 @@ def _up() -> None:
     began = time.monotonic()
     with life.in_use():
         said = "came up" if life.up() else "are up already"
-        for host in Fleet().hosts:
-            host.wait_ready()
+        Fleet().wait_settled()
         life.kept().touch()
     print(f"test hosts {said} in {time.monotonic() - began:.1f} s", file=sys.stderr)
 

@@ -173,12 +173,13 @@ def _handler(exporter: Exporter) -> type[BaseHTTPRequestHandler]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until ended by a signal."""
     parser = argparse.ArgumentParser(prog="drills.lab.gpu.exporter", description="dcgm-exporter stand-in of the lab")
-    parser.add_argument("--port", type=int, required=True, help="on 127.0.0.1; 0 takes a free one and prints it")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, required=True, help="0 takes a free one and prints it")
     parser.add_argument("--state", type=Path, required=True)
     asked = parser.parse_args(argv)
-    server = ThreadingHTTPServer(("127.0.0.1", asked.port), _handler(Exporter(asked.state)))
+    server = ThreadingHTTPServer((asked.host, asked.port), _handler(Exporter(asked.state)))
     server.daemon_threads = True
-    print(f"listening on http://127.0.0.1:{server.server_port}", flush=True)
+    print(f"listening on http://{asked.host}:{server.server_port}", flush=True)
     server.serve_forever()
     return 0
 
