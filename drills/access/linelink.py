@@ -106,6 +106,8 @@ class LineLink:
             pipe.send(line.encode())
         except OSError as error:
             self._pipe = None
+            with suppress(Exception):  # half a line may be on its way
+                pipe.shutdown()
             raise self._unsent(f"{self._what}: broke ({error.strerror or error or type(error).__name__})") from None
 
     def _read(self, pipe: Pipe, way: _Way) -> None:

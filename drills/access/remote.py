@@ -2,14 +2,17 @@
 
 Here `RemoteHost` hands the call to a carrier (an exec into a pod, a command over SSH). There
 `python -m drills.access.remote` makes it on its own machine, as `LocalHost` does; with the word `serve` it makes one
-for each line that comes, all at the same time, and each answer carries the number `n` of its line.
+for each line that comes, all at the same time, and each answer carries the number `n` of its line. An empty line is a
+sign of life: with a number of seconds after `serve` it ends once no line has come for so long and nothing is under way.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -34,8 +37,10 @@ Carry = Callable[[Sequence[str], str, float], Completed]
 class RemoteHost:
     """Implements Host over a carrier. A call raises Unreachable when there is no answer, Refused when it is no."""
 
-    def __init__(self, name: str, carry: Carry, *, python: str = "python3") -> None:
-        self.name, self.python, self._carry = name, python, carry
+    def __init__(
+        self, name: str, carry: Carry, *, python: str = "python3", call_timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
+        self.name, self.python, self._carry, self._call_timeout_s = name, python, carry, call_timeout_s
 
     def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
         """Run a command to its end; a timeout is a result."""
@@ -76,9 +81,9 @@ class RemoteHost:
         found: Sequence[Json] = self._call("tree", pid=pid, pid_start=pid_start)
         return found
 
-    def _call(self, call: str, timeout_s: float = CALL_TIMEOUT_S, /, **arguments: Any) -> Any:
+    def _call(self, call: str, timeout_s: float | None = None, /, **arguments: Any) -> Any:
         asked = json.dumps({"call": call, "arguments": arguments}) + "\n"
-        done = self._carry([self.python, "-m", PROGRAM], asked, timeout_s)
+        done = self._carry([self.python, "-m", PROGRAM], asked, timeout_s or self._call_timeout_s)
         try:
             answer: Json = json.loads(done.out)
         except ValueError:
@@ -101,22 +106,42 @@ def answer(asked: str) -> Json:
     return {"ok": True, "value": asdict(value) if isinstance(value, Completed) else value}
 
 
-def serve(lines: Iterable[str], out: TextIO) -> None:
+def serve(lines: Iterable[str], out: TextIO, silence_s: float | None = None) -> None:
     """Make calls until no more line comes. What is still being carried out then goes on, and is answered to nobody."""
-    lock = threading.Lock()
-
-    def one(asked: str) -> None:
-        said = json.dumps({"n": json.loads(asked)["n"], **answer(asked)}) + "\n"
-        with lock, suppress(OSError, ValueError):
-            out.write(said)
-            out.flush()
-
+    server = _Server(out)
+    if silence_s is not None:
+        threading.Thread(target=server.watch, args=(silence_s,), daemon=True).start()
     for line in lines:
-        threading.Thread(target=one, args=(line,), daemon=True).start()
+        server.heard_mono = time.monotonic()
+        if line.strip():
+            server.begin(line)
+
+
+class _Server:
+    def __init__(self, out: TextIO) -> None:
+        self.out, self.lock, self.busy, self.heard_mono = out, threading.Lock(), 0, time.monotonic()
+
+    def begin(self, asked: str) -> None:
+        with self.lock:
+            self.busy += 1
+        threading.Thread(target=self._one, args=(asked,), daemon=True).start()
+
+    def _one(self, asked: str) -> None:
+        said = json.dumps({"n": json.loads(asked)["n"], **answer(asked)}) + "\n"
+        with self.lock, suppress(OSError, ValueError):
+            self.busy -= 1
+            self.out.write(said)
+            self.out.flush()
+
+    def watch(self, silence_s: float) -> None:
+        """End the process when whoever asked is silent: a link that was cut may not end for hours."""
+        while self.busy or time.monotonic() - self.heard_mono < silence_s:
+            time.sleep(min(1.0, silence_s / 4))
+        os._exit(0)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == [SERVE]:
-        serve(iter(sys.stdin.readline, ""), sys.stdout)
+    if sys.argv[1:2] == [SERVE]:
+        serve(iter(sys.stdin.readline, ""), sys.stdout, *map(float, sys.argv[2:]))
     else:
         print(json.dumps(answer(sys.stdin.readline())))

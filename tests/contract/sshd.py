@@ -1,0 +1,144 @@
+"""A real sshd on 127.0.0.1 at a free port, with keys of its own; nothing of the machine's own SSH is read or changed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from drills.targetfile import GpuHost
+
+SSHD = "/usr/sbin/sshd"
+#: Where it puts aside its privileges; root's sshd does not start without it.
+PRIVSEP = Path("/run/sshd")
+
+
+def keygen(path: Path, kind: str = "ed25519", passphrase: str = "", more: Sequence[str] = ()) -> Path:
+    """Make a key pair; returns the private one."""
+    argv = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path), *more]
+    subprocess.run(argv, check=True, timeout=60, stdin=subprocess.DEVNULL)
+    return path
+
+
+def public(key: Path) -> str:
+    """Return type and key, without the comment."""
+    return " ".join(Path(f"{key}.pub").read_text().split()[:2])
+
+
+class Sshd:
+    """A server. `known_hosts`, `key` and `authorized` may be changed by a test."""
+
+    def __init__(self, folder: Path, *options: str, prefix: Sequence[str] = (), kinds: Sequence[str] = ("ed25519",)):
+        folder.mkdir(parents=True)
+        self.folder, self.options, self.prefix = folder, options, prefix
+        self.host_keys = [keygen(folder / f"host_{kind}", kind) for kind in kinds]
+        self.key = keygen(folder / "user")
+        self.authorized = folder / "authorized_keys"
+        self.authorized.write_text(public(self.key) + "\n")
+        self.known_hosts = folder / "known_hosts"
+        self.log = folder / "log"
+        self.state_dir = folder / "state" / "drill"
+        self.process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self.know()
+
+    def know(self, *keys: str) -> None:
+        """Make the server known by these keys, its own when none are given."""
+        name = f"[127.0.0.1]:{self.port}"
+        self.known_hosts.write_text("".join(f"{name} {key}\n" for key in keys or map(public, self.host_keys)))
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        settings = {
+            "Port": self.port, "ListenAddress": "127.0.0.1", "PidFile": "none", "UsePAM": "no", "StrictModes": "no",
+            "AuthorizedKeysFile": self.authorized, "PasswordAuthentication": "no", "LogLevel": "DEBUG",
+            "KbdInteractiveAuthentication": "no", "PermitRootLogin": "yes", "MaxSessions": 20,
+        }  # fmt: skip
+        said = {option.partition(" ")[0] for option in self.options}
+        words = [f"-o{name}={value}" for name, value in settings.items() if name not in said]
+        words += [f"-o{option.replace(' ', '=', 1)}" for option in self.options]
+        words += [f"-h{key}" for key in self.host_keys]
+        argv = [*self.prefix, SSHD, "-D", "-e", "-f", "/dev/null", *words]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"sshd does not listen: {self.log.read_text()}")
+
+    def sessions(self) -> list[psutil.Process]:
+        """Return its processes that serve a connection, and theirs."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def cut(self) -> None:
+        """Kill what serves the connections, as a host that goes down does; the server goes on."""
+        assert self.process is not None
+        for session in psutil.Process(self.process.pid).children(recursive=False):
+            for one in (*(c for c in session.children(recursive=True) if c.name() == "sshd"), session):
+                one.kill()
+            session.wait(10)
+
+    def stop(self) -> None:
+        """End the server and all its sessions."""
+        if self.process is not None:
+            self.cut()
+            self.process.terminate()
+            self.process.wait(10)
+            self.process = None
+
+    def host(self, **more: Any) -> GpuHost:
+        """Return the host as drill.yaml declares it."""
+        said = {
+            "name": "gpu-1", "address": "127.0.0.1", "user": getuser(), "key": str(self.key), "unit": "vllm.service",
+            "ssh_port": self.port, "known_hosts": str(self.known_hosts), "state_dir": str(self.state_dir),
+            "timeouts": {"connect": 5.0, "banner": 5.0, "auth": 10.0, "command": 20.0},
+        }  # fmt: skip
+        return GpuHost.model_validate({**said, **more})
+
+
+@contextmanager
+def running(folder: Path, *options: str, **more: Any) -> Iterator[Sshd]:
+    """Start a server, and end it."""
+    made = os.geteuid() == 0 and not PRIVSEP.exists()
+    if made:
+        PRIVSEP.mkdir(mode=0o755)
+    server = Sshd(folder, *options, **more)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def agent(*keys: Path) -> Iterator[str]:
+    """Run an SSH agent that holds these keys; yields its socket."""
+    folder = keys[0].parent if keys else Path("/tmp")
+    path = folder / f"agent-{os.getpid()}-{time.monotonic_ns()}"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for key in keys:
+            env = {"SSH_AUTH_SOCK": str(path), "PATH": os.environ["PATH"]}
+            subprocess.run(["ssh-add", "-q", str(key)], env=env, check=True, timeout=20, stdin=subprocess.DEVNULL)
+        yield str(path)
+    finally:
+        process.terminate()
+        process.wait(10)
+        path.unlink(missing_ok=True)
