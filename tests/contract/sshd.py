@@ -1,4 +1,4 @@
-"""A real sshd on 127.0.0.1 at a free port, with keys of its own; nothing of the machine's own SSH is read or changed."""
+"""A real sshd on 127.0.0.1 at a free port, with keys of its own; the machine's own SSH is neither read nor changed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class Sshd:
     def sessions(self) -> list[psutil.Process]:
         """Return its processes that serve a connection, and theirs."""
         assert self.process is not None
-        return psutil.Process(self.process.pid).children(recursive=True)
+        found: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return found
 
     def cut(self) -> None:
         """Kill what serves the connections, as a host that goes down does; the server goes on."""
