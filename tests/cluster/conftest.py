@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import sampling
 from tests.cluster import node
 from tests.cluster.cache import TREE
+from tests.cluster.emulator import Emulator, serving
 from tests.cluster.kube import Namespace
 
+pytest.register_assert_rewrite("tests.cluster.driving")
 collect_ignore_glob = [] if os.environ.get("DRILL_TEST_CLUSTER") == "1" else ["test_*.py"]
 #: Kept now: each test runs without it.
 GIVEN = os.environ.get("KUBECONFIG")
@@ -21,11 +24,17 @@ UP_TIMEOUT_S, DOWN_TIMEOUT_S = 3600.0, 120.0
 ALONE = "test_leaves_nothing.py"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here; first comes what needs the machine without a node."""
+def pytest_report_header() -> str | None:
+    """Say which sample is drawn, if one is."""
+    return None if collect_ignore_glob else sampling.header()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is here, and draw the sample; first comes what needs the machine without a node."""
     here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
     for item in here:
         item.add_marker(pytest.mark.cluster)
+    sampling.keep(config, items, here)
     items.sort(key=lambda item: item.path.name != ALONE)
 
 
@@ -49,7 +58,7 @@ def cluster() -> Iterator[Path]:
         yield node.kubeconfig()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def own_node(cluster: Path) -> Path:
     """Return the kubeconfig of our own node, whose components `tests.cluster.node` can stop and start."""
     if GIVEN:
@@ -65,3 +74,18 @@ def namespace(cluster: Path) -> Iterator[Namespace]:
         yield made
     finally:
         made.delete()
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: Path) -> Iterator[Emulator]:
+    """Three replicas for the tests of a module; one that needs another service has a `shared` of its own."""
+    with serving(Emulator, cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def service(shared: Emulator) -> Iterator[Emulator]:
+    """What is shared, all Ready; afterwards no drill may have left anything."""
+    shared.until_ready()
+    yield shared
+    assert shared.left() == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kubernetes.client import CoordinationV1Api, PolicyV1Api, RbacAuthorizationV1Api
 from ruamel.yaml import YAML
@@ -27,6 +29,10 @@ class Emulator:
         """Create them and wait until they are Ready."""
         self.namespace.create(MANIFESTS / "emulator.yaml")
         self.until_ready()
+
+    def destroy(self) -> None:
+        """Delete the namespace, and wait until it is gone."""
+        self.namespace.delete()
 
     def until_ready(self) -> None:
         """Wait until all of them are Ready and nobody is on the way out."""
@@ -101,6 +107,26 @@ class Emulator:
     @property
     def _policy(self) -> Any:
         return PolicyV1Api(self.namespace.api)
+
+
+Service = TypeVar("Service", bound=Emulator)
+
+
+@contextlib.contextmanager
+def serving(make: Callable[[Namespace], Service], kubeconfig: Path) -> Iterator[Service]:
+    """Have a service in a namespace of its own, which is gone afterwards, whatever happens."""
+    service = make(Namespace.make(kubeconfig))
+    try:
+        service.create()
+        yield service
+    finally:
+        service.destroy()
+
+
+def declared_helper(account: str | None = None) -> str:
+    """Return what a targets file says of helpers: the tests' image, and their service account."""
+    more = "" if account is None else f", service_account: {account}"
+    return f'{{image: "drills.test/drills:dev"{more}}}'
 
 
 def with_token(kubeconfig: Path, token: str) -> Json:

@@ -16,7 +16,7 @@ from tests.cluster.cache import TREE
 from tests.cluster.emulator import REPLICAS, Emulator
 from tests.cluster.images import DRILLS, MONITORING
 from tests.cluster.kube import Namespace
-from tests.lab.drilling import Ran
+from tests.lab.drilling import Driller, Ran
 
 EXAMPLES = TREE / "examples" / "kubernetes"
 SERVICE = ("engines-emulated.yaml", "service.yaml", "router.yaml")
@@ -27,6 +27,10 @@ IMAGES = {"drills": DRILLS, "prom/prometheus": MONITORING, "prom/alertmanager": 
 PARTS = ("router", "prometheus", "alertmanager")
 IN_FRONT = ("small", "application")
 MODEL = "lab-chat"
+ALERT = "VllmReplicaDown"
+RUN_TIMEOUT_S = 600.0
+#: Of the short experiments, which have too few requests to show more.
+PATIENT = {"ttft": {"p99": "2s"}, "e2e": {"p99": "8s"}, "max_gap": {"p99": "4s"}, "errors": "5%"}
 CORDONED, TRIES, CORDONED_TIMEOUT_S = "is cordoned", 4, 300.0
 CALLED = ("router", "small")  # by others, with their names
 MONITORING_TIMEOUT_S, WATCHED_TIMEOUT_S = 240.0, 120.0
@@ -168,3 +172,9 @@ class Example(Emulator):
         return str(
             self.namespace.core.read_namespaced_pod_log(pod.metadata.name, self.namespace.name, container="pager")
         )
+
+
+def run(service: Example, drill: Driller, what: str, targets: Path, *more: str) -> Ran:
+    """Run `drill run WHAT` with that targets file, with nobody else at work on the node."""
+    words = ["run", what, "--targets", str(targets), "--reports", str(drill.reports), "--plain", *more]
+    return service.undisturbed(lambda: drill(*words))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from tests.cluster.emulator import READY_TIMEOUT_S, SELECTOR, Emulator
+from tests.cluster.emulator import READY_TIMEOUT_S, SELECTOR, Emulator, declared_helper
 from tests.cluster.kube import MANIFESTS
 
 PORT = 8000
-HELPER = '{image: "drills.test/drills:dev"}'
 
 
 class Served(Emulator):
@@ -33,15 +32,18 @@ class Served(Emulator):
         found = self.namespace.core.read_namespaced_service(service, self.namespace.name)
         return f"http://{found.spec.cluster_ip}"
 
-    def declare(self, folder: Path, *, ledger: bool = False, entry: str = "edge") -> None:
-        """Write the targets file."""
+    def declare(
+        self, folder: Path, *, ledger: bool = False, entry: str = "edge", e2e: str = "12s", **changes: str
+    ) -> None:
+        """Write the targets file. The shorter the SLA's `e2e`, the shorter a baseline may be."""
         where = f'namespace: {self.namespace.name}, selector: "{SELECTOR}", fallback_selector: app=small'
-        more = f"container: vllm, port: {PORT}, helper: {HELPER}, ledger: {str(ledger).lower()}"
+        more = f"container: vllm, port: {PORT}, helper: {declared_helper()}, ledger: {str(ledger).lower()}"
+        more += "".join(f", {key}: {value}" for key, value in changes.items())
         (folder / "drill.yaml").write_text(f"""\
 targets:
   prod:
     endpoint: {{url: {self.address(entry)}/v1, model: lab-chat}}
-    sla: {{ttft: {{p99: 3s}}, e2e: {{p99: 12s}}, max_gap: {{p99: 4s}}, errors: 5%}}
+    sla: {{ttft: {{p99: 3s}}, e2e: {{p99: {e2e}}}, max_gap: {{p99: 4s}}, errors: 5%}}
     kubernetes: {{{where}, {more}}}
     router: {{kind: vllm-router, metrics: {self.address("router")}:29000/metrics, selector: app=router}}
     degradation: {{fallback_models: [lab-small], cached: {{header: x-cache, value: hit}}}}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,52 +12,32 @@ import pytest
 from drills.model import Json
 from tests.cluster import node, traces
 from tests.cluster.cases import experiment
-from tests.cluster.conftest import GIVEN
-from tests.cluster.kube import Namespace
+from tests.cluster.driving import begun, driller, kill_group, place, words, written
+from tests.cluster.emulator import serving
 from tests.cluster.served import Served
-from tests.cluster.test_pod_kill import place
-from tests.lab.drilling import DRILL, Driller, events
+from tests.lab.drilling import Driller, events
 
 AWAY_S = 20.0
 API = "kube-apiserver"
 
 
 @pytest.fixture(scope="module")
-def shared(cluster: Path) -> Iterator[Served]:
-    if GIVEN:
-        pytest.skip("stops the API server of the node of `make cluster-up`, and KUBECONFIG names another cluster")
-    served = Served(Namespace.make(cluster))
-    try:
-        served.create()
-        yield served
-    finally:
-        served.namespace.delete()
+def shared(own_node: Path) -> Iterator[Served]:
+    """All of it, on a node whose API server can be stopped."""
+    with serving(Served, own_node) as made:
+        yield made
 
 
 @pytest.fixture
-def drill(tmp_path: Path, cluster: Path, shared: Served) -> Iterator[Driller]:
-    shared.until_ready()
-    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=400.0)
-    driller.env["KUBECONFIG"] = str(cluster)
-    shared.declare(tmp_path, entry="router")
-    path = tmp_path / "drill.yaml"
-    path.write_text(path.read_text().replace("e2e: {p99: 12s}", "e2e: {p99: 4s}"))
-    yield driller
-    driller("recover", *place(driller))
-    assert shared.left() == []
+def drill(tmp_path: Path, cluster: Path, service: Served) -> Iterator[Driller]:
+    service.declare(tmp_path, entry="router", e2e="4s")
+    made = driller(tmp_path, cluster, timeout_s=400.0)
+    yield made
+    made("recover", *place(made))
 
 
-def begin(drill: Driller, name: str) -> subprocess.Popen[str]:
-    path = drill.reports.parent / "experiment.yaml"
-    path.write_text(experiment(name))
-    return subprocess.Popen(
-        [*DRILL, "run", str(path), *place(drill), "--plain"],
-        env=drill.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def packet_loss(drill: Driller) -> list[str]:
+    return words(drill, written(drill, experiment("packet-loss")))
 
 
 def away() -> None:
@@ -79,14 +56,11 @@ def data(folder: Path, name: str) -> list[Json]:
 
 def test_the_fault_is_over_in_time_and_the_run_ends_as_it_should(drill: Driller, shared: Served) -> None:
     pods = traces.pods(shared)
-    process = begin(drill, "packet-loss")
-    try:
+    with begun(drill, packet_loss(drill)) as process:
         folder = drill.until("proof.on", process, None, within_s=240.0)
         assert traces.ours(traces.rules(pods))
         away()
         out = process.communicate(timeout=360)[0]
-    finally:
-        process.kill()
     # Nobody could be asked while the fault was on; what was put back is proven once somebody can be.
     assert [one["restored"] for one in data(folder, "revert.end")] == ["clean"], out
     assert traces.ours(traces.rules(pods)) == []
@@ -105,11 +79,9 @@ def test_the_fault_is_over_in_time_and_the_run_ends_as_it_should(drill: Driller,
 
 def test_without_driver_and_api_server_the_timer_ends_it(drill: Driller, shared: Served) -> None:
     pods = traces.pods(shared)
-    process = begin(drill, "packet-loss")
-    try:
+    with begun(drill, packet_loss(drill)) as process:
         folder = drill.until("proof.on", process, None, within_s=240.0)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
+        kill_group(process)
         [armed] = data(folder, "timer.armed")
         left_s = float(armed["deadline_s"])
         node.stop(API)
@@ -123,5 +95,3 @@ def test_without_driver_and_api_server_the_timer_ends_it(drill: Driller, shared:
         shared.namespace.wait("the API server", lambda: node.kubectl("get", "--raw", "/readyz") == "ok")
         done = drill("recover", *place(drill))
         assert done.code == 0, done.out + done.err
-    finally:
-        process.kill()

@@ -13,13 +13,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from drills.cluster import rbac
+from tests.cluster.driving import declare, place, pod_killer, refused, use
 from tests.cluster.emulator import Emulator
-from tests.cluster.test_pod_kill import declare, drill, place, refused, service, shared, use
 from tests.lab.drilling import Driller, Ran
 
-__all__ = ["drill", "service", "shared"]  # fixtures
-
 SECOND = "other"
+
+
+@pytest.fixture
+def drill(tmp_path: Path, cluster: Path, service: Emulator) -> Driller:
+    return pod_killer(tmp_path, cluster, service)
 
 
 def tell(drill: Driller, experiment: str = "delete") -> tuple[Ran, Ran]:

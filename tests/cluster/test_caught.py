@@ -11,13 +11,13 @@ from kubernetes.client import AppsV1Api
 from ruamel.yaml import YAML
 
 from drills.model import Json
-from tests.cluster.emulator import REPLICAS, SELECTOR
-from tests.cluster.example import Example
-from tests.cluster.kube import Namespace, is_ready
-from tests.cluster.test_service import ALERT, PATIENT, driller, run
+from tests.cluster.driving import EXPERIMENTS, driller
+from tests.cluster.emulator import REPLICAS, SELECTOR, serving
+from tests.cluster.example import ALERT, PATIENT, RUN_TIMEOUT_S, Example, run
+from tests.cluster.kube import is_ready
 from tests.lab.drilling import Driller, Ran
 
-EXPERIMENT = Path(__file__).parent / "experiments" / "caught.yaml"
+EXPERIMENT = EXPERIMENTS / "caught.yaml"
 RESTART = "replica_restart: {within: 40s}"
 HONEST = "health_honest: {within: 8s}"
 FIRES = f"alert: {{name: {ALERT}, within: auto, notified_within: auto}}"
@@ -28,12 +28,8 @@ LYING: Json = {"readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds"
 @pytest.fixture(scope="module")
 def shared(cluster: Path) -> Iterator[Example]:
     """Return the example's service with the shipped rules."""
-    example = Example(Namespace.make(cluster))
-    try:
-        example.create()
-        yield example
-    finally:
-        example.namespace.delete()
+    with serving(Example, cluster) as made:
+        yield made
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def service(shared: Example) -> Iterator[Example]:
 
 @pytest.fixture
 def drill(tmp_path: Path, cluster: Path) -> Driller:
-    return driller(tmp_path, cluster)
+    return driller(tmp_path, cluster, RUN_TIMEOUT_S)
 
 
 def drilled(drill: Driller, service: Example, checks: str, how: str = "delete") -> Ran:

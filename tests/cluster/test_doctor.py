@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,15 +17,10 @@ from drills.doctor import Diagnosis
 from drills.doctor.finding import State
 from drills.options import Options
 from tests.cluster import node
-from tests.cluster.emulator import Emulator, with_token
+from tests.cluster.driving import declare, node_fault, signed_in
+from tests.cluster.emulator import Emulator, declared_helper, serving
 from tests.cluster.example import Example
-from tests.cluster.kube import Namespace
-from tests.cluster.test_pod_kill import declare, service, shared
 
-__all__ = ["service", "shared"]  # fixtures
-
-EXPERIMENT = Path(__file__).parent / "experiments" / "node-fault.yaml"
-HELPER = '{image: "drills.test/drills:dev"}'
 #: A drill for each way that rights are needed.
 FAULTS = {
     "deleted": "pod-kill: {victims: 1, how: delete}",
@@ -42,9 +36,9 @@ Look = Callable[..., Diagnosis]
 def look(tmp_path: Path, cluster: Path, service: Emulator, monkeypatch: pytest.MonkeyPatch) -> Look:
     """`drill doctor` for the drills above."""
     monkeypatch.setenv("KUBECONFIG", str(cluster))
-    declare(tmp_path, service, container="vllm", helper=HELPER)
+    declare(tmp_path, service, container="vllm", helper=declared_helper())
     for name, fault in FAULTS.items():
-        text = EXPERIMENT.read_text().replace("FAULT", fault).replace("CHECKS", "failover: {within: 10s}")
+        text = node_fault(fault, "failover: {within: 10s}")
         (tmp_path / f"{name}.yaml").write_text(text.replace("cluster-node-fault", name))
 
     def look(*names: str) -> Diagnosis:
@@ -102,9 +96,7 @@ class Account:
 @pytest.fixture
 def account(service: Emulator, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Account:
     made = Account(service, f"doctor-{time.monotonic_ns() % 10**9}")
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(with_token(cluster, made.token)))
-    monkeypatch.setenv("KUBECONFIG", str(path))
+    monkeypatch.setenv("KUBECONFIG", str(signed_in(tmp_path, cluster, made.token)))
     return made
 
 
@@ -137,12 +129,8 @@ def test_what_it_says_to_type_grants_what_was_missing(look: Look, account: Accou
 
 @pytest.fixture(scope="module")
 def example(cluster: Path) -> Iterator[Example]:
-    made = Example(Namespace.make(cluster))
-    try:
-        made.create()
+    with serving(Example, cluster) as made:
         yield made
-    finally:
-        made.namespace.delete()
 
 
 def diagnosed(example: Example, folder: Path, *names: str) -> Diagnosis:
@@ -163,9 +151,9 @@ def test_an_alert_rule_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cluster))
     path = tmp_path / "other.yaml"
-    text = EXPERIMENT.read_text().replace("FAULT", FAULTS["deleted"])
-    path.write_text(text.replace("CHECKS", "alert: {name: NobodyHasThis, within: auto, resolves_within: auto}"))
+    alert = "alert: {name: NobodyHasThis, within: auto, resolves_within: auto}"
+    path.write_text(node_fault(FAULTS["deleted"], alert))
     found = diagnosed(example, tmp_path, str(path))
-    [alert] = [one for one in found.findings if one.name == "NobodyHasThis"]
-    assert (alert.state, alert.refuses) == (State.MISSING, False)
-    assert alert.fix[1].strip().endswith("vllm.rules.yml")
+    [said] = [one for one in found.findings if one.name == "NobodyHasThis"]
+    assert (said.state, said.refuses) == (State.MISSING, False)
+    assert said.fix[1].strip().endswith("vllm.rules.yml")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,16 +16,13 @@ from drills.clock import rng
 from drills.cluster import rbac
 from drills.model import Json
 from tests.cluster import gpus, layout
-from tests.cluster.emulator import with_token
+from tests.cluster.driving import begun, declare, driller, kill_group, node_fault, place, refused, use, words, written
+from tests.cluster.emulator import declared_helper, serving
 from tests.cluster.gpus import GpuEmulator
-from tests.cluster.kube import Namespace
-from tests.cluster.test_pod_kill import declare, place, refused
-from tests.lab.drilling import DRILL, Driller, Ran, events
+from tests.lab.drilling import Driller, Ran, events
 
-EXPERIMENT = Path(__file__).parent / "experiments" / "node-fault.yaml"
 FAULT = "gpu-reset: {victims: 1, how: planned, budget_timeout: 3s}"
 CHECK = "replica_restart: {within: 150s}"
-HELPER = f'{{image: "drills.test/drills:dev", service_account: {gpus.ACCOUNT}}}'
 STEPS = [
     "node.cordoned",
     "evicted",
@@ -54,22 +49,10 @@ def points() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def shared(own_node_shared: Path) -> Iterator[GpuEmulator]:
-    emulator = GpuEmulator(Namespace.make(own_node_shared))
-    try:
-        emulator.create()
-        yield emulator
-    finally:
-        emulator.destroy()
-
-
-@pytest.fixture(scope="module")
-def own_node_shared(cluster: Path) -> Path:
-    from tests.cluster.conftest import GIVEN
-
-    if GIVEN:
-        pytest.skip("needs the node of `make cluster-up`, which gets the stand-in; KUBECONFIG names another cluster")
-    return cluster
+def shared(own_node: Path) -> Iterator[GpuEmulator]:
+    """Replicas with GPUs, on a node that gets the stand-in."""
+    with serving(GpuEmulator, own_node) as made:
+        yield made
 
 
 @pytest.fixture
@@ -85,15 +68,18 @@ def service(shared: GpuEmulator) -> Iterator[GpuEmulator]:
 
 @pytest.fixture
 def drill(tmp_path: Path, cluster: Path, service: GpuEmulator) -> Driller:
-    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=400.0)
-    driller.env["KUBECONFIG"] = str(cluster)
-    declare(tmp_path, service, container="vllm", helper=HELPER, nvidia_smi=gpus.SMI)
-    (tmp_path / "gpu.yaml").write_text(EXPERIMENT.read_text().replace("FAULT", FAULT).replace("CHECKS", CHECK))
-    return driller
+    helped(tmp_path, service, gpus.ACCOUNT)
+    return driller(tmp_path, cluster, timeout_s=400.0)
 
 
-def words(drill: Driller) -> list[str]:
-    return ["run", str(drill.reports.parent / "gpu.yaml"), *place(drill), "--plain"]
+def helped(folder: Path, service: GpuEmulator, account: str) -> None:
+    """Write the targets file, with the service account of the helpers."""
+    declare(folder, service, container="vllm", helper=declared_helper(account), nvidia_smi=gpus.SMI)
+
+
+def reset(drill: Driller) -> list[str]:
+    """Write the experiment; returns the words that run it."""
+    return words(drill, written(drill, node_fault(FAULT, CHECK)))
 
 
 def steps(folder: Path) -> list[str]:
@@ -107,17 +93,6 @@ def step(ran: Ran, name: str) -> Json:
 
 def uptimes() -> dict[str, float]:
     return {gpu["uuid"]: gpu["uptime_start_mono"] for gpu in gpus.stand_in()["gpus"]}
-
-
-def begin(drill: Driller) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*DRILL, *words(drill)],
-        env=drill.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def until(drill: Driller, process: subprocess.Popen[str], what: str, within_s: float = 240.0) -> Path:
@@ -137,7 +112,7 @@ def until(drill: Driller, process: subprocess.Popen[str], what: str, within_s: f
 
 def test_a_gpu_is_reset_and_its_replica_comes_back(drill: Driller, service: GpuEmulator) -> None:
     before, held, started = gpus.as_seen(service), service.holders(), uptimes()
-    ran = drill(*words(drill))
+    ran = drill(*reset(drill))
     assert ran.code == 0, ran.out + ran.err
     assert ran.folder is not None
     assert steps(ran.folder) == STEPS
@@ -165,13 +140,9 @@ def test_a_driver_that_is_killed_leaves_nothing_that_recover_does_not_put_back(
 ) -> None:
     print(f"seed {SEED}")
     before = gpus.as_seen(service)
-    process = begin(drill)
-    try:
+    with begun(drill, reset(drill)) as process:
         until(drill, process, where)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
-    finally:
-        process.kill()
+        kill_group(process)
     done = drill("recover", *place(drill))
     assert done.code == 0, done.out + done.err
     service.namespace.wait("the node to be as before", lambda: gpus.as_seen(service) == before)
@@ -183,13 +154,9 @@ def test_a_driver_that_is_killed_leaves_nothing_that_recover_does_not_put_back(
 def test_the_timer_on_the_node_uncordons_it_without_a_driver(drill: Driller, service: GpuEmulator) -> None:
     """Its helper is told to end, which has every timer undo at once what it would undo at its deadline."""
     before = gpus.as_seen(service)
-    process = begin(drill)
-    try:
+    with begun(drill, reset(drill)) as process:
         until(drill, process, "telemetry.paused")
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
-    finally:
-        process.kill()
+        kill_group(process)
     assert gpus.as_seen(service)["unschedulable"]
     [helper] = service.namespace.pods("drills/role=helper")
     service.namespace.core.delete_namespaced_pod(helper.metadata.name, service.namespace.name)
@@ -204,7 +171,7 @@ def test_the_timer_on_the_node_uncordons_it_without_a_driver(drill: Driller, ser
 def test_a_reset_that_is_refused_leaves_everything_as_it_was(drill: Driller, service: GpuEmulator) -> None:
     started = uptimes()
     gpus.change({"script": {"reset": {"*": "unsupported_a"}, "delay_s": 0}})
-    ran = drill(*words(drill))
+    ran = drill(*reset(drill))
     assert ran.code == 2, ran.out + ran.err
     assert step(ran, "reset.end")["outcome"] == "unsupported_a"
     assert ran.verdict["restored"] == "clean"
@@ -213,7 +180,7 @@ def test_a_reset_that_is_refused_leaves_everything_as_it_was(drill: Driller, ser
 
 def test_a_reset_that_says_success_and_did_nothing_is_not_proven(drill: Driller, service: GpuEmulator) -> None:
     gpus.change({"script": {"reset": {"*": "no_effect"}, "delay_s": 0}})
-    ran = drill(*words(drill))
+    ran = drill(*reset(drill))
     assert ran.code == 2, ran.out + ran.err
     assert ran.events("proof.on")[0]["data"]["ok"] is False
     assert ran.verdict["restored"] == "clean"
@@ -223,7 +190,7 @@ def test_a_gpu_that_is_not_well_afterwards_stays_cordoned_until_a_person_has_loo
     drill: Driller, service: GpuEmulator
 ) -> None:
     gpus.change({"script": {"reset": {"*": "needs_recovery"}, "delay_s": 0}})
-    ran = drill(*words(drill))
+    ran = drill(*reset(drill))
     assert ran.code == 5, ran.out + ran.err
     seen = gpus.as_seen(service)
     assert seen["unschedulable"]
@@ -239,8 +206,8 @@ def test_a_gpu_that_is_not_well_afterwards_stays_cordoned_until_a_person_has_loo
 
 
 def test_without_an_account_for_its_helpers_it_is_refused(drill: Driller, service: GpuEmulator) -> None:
-    declare(drill.reports.parent, service, container="vllm", helper='{image: "drills.test/drills:dev"}')
-    ran = drill(*words(drill))
+    declare(drill.reports.parent, service, container="vllm", helper=declared_helper())
+    ran = drill(*reset(drill))
     assert ran.code in (3, 64)
     assert "service account" in ran.out + ran.err
 
@@ -249,9 +216,8 @@ def test_without_an_account_for_its_helpers_it_is_refused(drill: Driller, servic
 def test_an_account_that_is_not_there_or_may_not_is_refused(
     drill: Driller, service: GpuEmulator, account: str, says: str
 ) -> None:
-    helper = f'{{image: "drills.test/drills:dev", service_account: {account}}}'
-    declare(drill.reports.parent, service, container="vllm", helper=helper, nvidia_smi=gpus.SMI)
-    ran = drill(*words(drill))
+    helped(drill.reports.parent, service, account)
+    ran = drill(*reset(drill))
     assert says in refused(ran, 3)
     assert ran.events("inject.hit") == []
 
@@ -270,7 +236,7 @@ def test_while_others_work_on_the_node_it_is_refused(
 ) -> None:
     gpus.label(labels, service)
     try:
-        ran = drill(*words(drill))
+        ran = drill(*reset(drill))
     finally:
         gpus.label(dict.fromkeys(labels), service)
     assert says in refused(ran, 3)
@@ -287,7 +253,7 @@ def test_while_others_work_on_the_node_it_is_refused(
 )
 def test_a_gpu_that_must_not_be_reset_is_refused(drill: Driller, service: GpuEmulator, values: Json, says: str) -> None:
     gpus.change(**{uuid.replace("-", "_"): values for uuid in uptimes()})
-    ran = drill(*words(drill))
+    ran = drill(*reset(drill))
     assert says in refused(ran, 3)
     assert ran.events("inject.hit") == []
 
@@ -295,7 +261,7 @@ def test_a_gpu_that_must_not_be_reset_is_refused(drill: Driller, service: GpuEmu
 def test_somebody_else_who_holds_the_gpu_is_named(drill: Driller, service: GpuEmulator) -> None:
     stranger = gpus.hold(service, "someones-agent")
     try:
-        ran = drill(*words(drill))
+        ran = drill(*reset(drill))
     finally:
         gpus.let_go(service, stranger)
     said = refused(ran, 3)
@@ -306,7 +272,7 @@ def test_somebody_else_who_holds_the_gpu_is_named(drill: Driller, service: GpuEm
 def test_a_budget_that_allows_no_eviction_refuses_the_drill(drill: Driller, service: GpuEmulator) -> None:
     service.budget(3)
     try:
-        ran = drill(*words(drill))
+        ran = drill(*reset(drill))
     finally:
         service.unbudget()
     assert "eviction is refused by the disruption budget for 3 s" in refused(ran, 3)
@@ -316,13 +282,6 @@ def test_a_budget_that_allows_no_eviction_refuses_the_drill(drill: Driller, serv
 # ---- rights ----------------------------------------------------------------------------------------------
 
 
-def use(drill: Driller, cluster: Path, token: str) -> None:
-    """Let the drill sign in with that token instead of as the administrator."""
-    path = drill.reports.parent / "kubeconfig"
-    path.write_text(json.dumps(with_token(cluster, token)))
-    drill.env["KUBECONFIG"] = str(path)
-
-
 def test_the_rendered_role_and_cluster_role_are_all_that_it_needs(
     drill: Driller, service: GpuEmulator, cluster: Path
 ) -> None:
@@ -330,7 +289,7 @@ def test_the_rendered_role_and_cluster_role_are_all_that_it_needs(
     token = service.token("enough", rbac.role("enough", service.namespace.name, needed))
     service.bind("enough")
     use(drill, cluster, token)
-    ran = drill(*words(drill))
+    ran = drill(*reset(drill))
     assert ran.code == 0, ran.out + ran.err
     assert ran.folder is not None
     assert steps(ran.folder) == STEPS
@@ -340,6 +299,6 @@ def test_without_the_cluster_role_it_is_refused_by_name(drill: Driller, service:
     needed = rbac.needed(["gpu-reset planned"], proxy=True)
     use(drill, cluster, service.token("role-alone", rbac.role("role-alone", service.namespace.name, needed)))
     before = service.uids()
-    said = refused(drill(*words(drill)), 3)
+    said = refused(drill(*reset(drill)), 3)
     assert "get nodes, patch nodes" in said
     assert service.uids() == before

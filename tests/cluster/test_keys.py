@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from drills.model import Json
-from tests.cluster.emulator import SELECTOR
-from tests.cluster.example import Example
-from tests.cluster.kube import Namespace
-from tests.cluster.test_service import PATIENT, QUICK, driller, run
+from tests.cluster.driving import driller, pod_kill
+from tests.cluster.emulator import SELECTOR, serving
+from tests.cluster.example import PATIENT, RUN_TIMEOUT_S, Example, run
+from tests.lab.drilling import Driller
 
 CANARIES = {"CHAT_KEY": "sk-canary-51f0a9", "PROM_TOKEN": "tok-canary-77b2c4", "AM_TOKEN": "tok-canary-0e9d13"}
 
@@ -36,16 +37,19 @@ def keyed(folder: Path) -> dict[str, Json]:
 @pytest.fixture(scope="module")
 def guarded(cluster: Path) -> Iterator[Example]:
     """Return the example's service with engines that ask for a key."""
-    example = Example(Namespace.make(cluster), locked)
-    try:
-        example.create()
-        yield example
-    finally:
-        example.namespace.delete()
+    with serving(partial(Example, change=locked), cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def drill(tmp_path: Path, cluster: Path) -> Driller:
+    """Return `drill` beside an experiment in which a pod is deleted."""
+    (tmp_path / "kill.yaml").write_text(pod_kill("delete"))
+    return driller(tmp_path, cluster, RUN_TIMEOUT_S)
 
 
 def test_keys_reach_whoever_asks_for_them_and_nothing_else(
-    guarded: Example, tmp_path: Path, cluster: Path, own_node: Path
+    guarded: Example, drill: Driller, tmp_path: Path, own_node: Path
 ) -> None:
     secrets = keyed(tmp_path)
 
@@ -56,8 +60,6 @@ def test_keys_reach_whoever_asks_for_them_and_nothing_else(
             chat[server]["bearer"] = secrets[server]
         chat["kubernetes"]["reach"] = "direct"
 
-    drill = driller(tmp_path, cluster)
-    (tmp_path / "kill.yaml").write_text(QUICK.read_text().replace("HOW", "delete"))
     targets = guarded.targets(tmp_path, change)
     assert "PROM_TOKEN is not set" in run(guarded, drill, str(tmp_path / "kill.yaml"), targets).err
     drill.env |= {name: CANARIES[name] for name in ("PROM_TOKEN", "AM_TOKEN")}
@@ -71,14 +73,13 @@ def test_keys_reach_whoever_asks_for_them_and_nothing_else(
     guarded.until_ready()
 
 
-def test_a_key_that_cannot_get_to_the_engines_is_one_sentence(guarded: Example, tmp_path: Path, cluster: Path) -> None:
-    secrets, drill = keyed(tmp_path), driller(tmp_path, cluster)
+def test_a_key_that_cannot_get_to_the_engines_is_one_sentence(guarded: Example, drill: Driller, tmp_path: Path) -> None:
+    secrets = keyed(tmp_path)
 
     def change(chat: Json) -> None:
         chat["endpoint"]["api_key"] = secrets["api_key"]
         del chat["kubernetes"]["helper"], chat["kubernetes"]["ledger"]
 
-    (tmp_path / "kill.yaml").write_text(QUICK.read_text().replace("HOW", "delete"))
     ran = run(guarded, drill, str(tmp_path / "kill.yaml"), guarded.targets(tmp_path, change))
     assert ran.code == 3, ran.out + ran.err
     assert "HTTP 401: it wants a key" in ran.out + ran.err

@@ -21,12 +21,10 @@ from drills.clock import rng
 from drills.cluster import rbac
 from tests.cluster import traces
 from tests.cluster.cases import CASES, experiment
-from tests.cluster.conftest import GIVEN
-from tests.cluster.emulator import with_token
-from tests.cluster.kube import Namespace
+from tests.cluster.driving import begun, driller, kill_group, place, signed_in, words, written
+from tests.cluster.emulator import serving
 from tests.cluster.served import Served
-from tests.cluster.test_pod_kill import place
-from tests.lab.drilling import DRILL, Driller, events
+from tests.lab.drilling import Driller, events
 
 POLL_S = 0.02
 REACH_S = 240.0
@@ -43,15 +41,10 @@ def points() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def shared(cluster: Path) -> Iterator[Served]:
-    if GIVEN:
-        pytest.skip("looks into the networks of the node of `make cluster-up`, and KUBECONFIG names another cluster")
-    served = Served(Namespace.make(cluster))
-    try:
-        served.create()
-        yield served
-    finally:
-        served.namespace.delete()
+def shared(own_node: Path) -> Iterator[Served]:
+    """All of it, on a node whose networks can be looked into."""
+    with serving(Served, own_node) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -59,37 +52,17 @@ def account(shared: Served, cluster: Path, tmp_path_factory: pytest.TempPathFact
     """Return the kubeconfig of somebody who may what these drills need: what others do to the node is not seen."""
     needed = rbac.needed([name for name in rbac.FAULTS if not name.startswith("gpu-reset")], proxy=True)
     role = rbac.role("drill", shared.namespace.name, needed | rbac.HELPER)
-    path = tmp_path_factory.mktemp("account") / "kubeconfig"
-    path.write_text(json.dumps(with_token(cluster, shared.token("drill", role))))
-    return path
+    return signed_in(tmp_path_factory.mktemp("account"), cluster, shared.token("drill", role))
 
 
 @pytest.fixture
 def drill(tmp_path: Path, account: Path, shared: Served) -> Iterator[Driller]:
     """`drill` at a service that is well, with its baseline as short as its SLA allows."""
     shared.until_ready()
-    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=400.0)
-    driller.env["KUBECONFIG"] = str(account)
-    shared.declare(tmp_path)
-    path = tmp_path / "drill.yaml"
-    path.write_text(path.read_text().replace("e2e: {p99: 12s}", "e2e: {p99: 3s}"))
-    yield driller
-    driller("recover", *place(driller))
-
-
-def start(drill: Driller, name: str) -> subprocess.Popen[str]:
-    """Start a drill in a process group of its own."""
-    path = drill.reports.parent / "experiment.yaml"
-    path.write_text(experiment(name))
-    words = ["run", str(path), *place(drill), "--plain", "--seed", str(SEED)]
-    return subprocess.Popen(
-        [*DRILL, *words],
-        env=drill.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    shared.declare(tmp_path, e2e="3s")
+    made = driller(tmp_path, account, timeout_s=400.0)
+    yield made
+    made("recover", *place(made))
 
 
 def kill_at(drill: Driller, process: subprocess.Popen[str], at: str) -> Path:
@@ -99,8 +72,7 @@ def kill_at(drill: Driller, process: subprocess.Popen[str], at: str) -> Path:
         assert process.poll() is None, f"ended before {at}: {process.communicate()[0]}"
         assert time.monotonic() < deadline, f"no {at} within {REACH_S} s"
         time.sleep(POLL_S)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=20)
+    kill_group(process)
     assert process.returncode == -signal.SIGKILL, f"ended by itself at {at}"
     return found
 
@@ -119,11 +91,8 @@ def test_a_driver_that_dies_leaves_what_recover_puts_back(name: str, at: str, dr
     objects, pods = traces.objects(shared), traces.pods(shared)
     rules = traces.rules(pods)
     assert traces.ours(rules) == []
-    process = start(drill, name)
-    try:
+    with begun(drill, [*words(drill, written(drill, experiment(name))), "--seed", str(SEED)]) as process:
         folder = kill_at(drill, process, at)
-    finally:
-        process.kill()
     run = json.loads((folder / "plan.json").read_text())["run"]
     receipts = [event["data"]["receipt"] for event in events(folder, "receipt") if not event["data"].get("beside")]
     victims = {victim["uid"] for receipt in receipts for victim in receipt["victims"]} if CASES[name].dies else set()

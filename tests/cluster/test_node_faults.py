@@ -3,54 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from drills.cluster.helpers import HELPER, ROLE
-from tests.cluster.emulator import SELECTOR, Emulator
-from tests.cluster.test_pod_kill import declare, place, refused, service, shared
-from tests.lab.drilling import DRILL, Driller, Ran, events
+from tests.cluster.driving import begun, declare, driller, kill_group, node_fault, place, refused, words, written
+from tests.cluster.emulator import SELECTOR, Emulator, declared_helper
+from tests.lab.drilling import Driller, Ran, events
 
-__all__ = ["service", "shared"]  # fixtures
-
-EXPERIMENT = Path(__file__).parent / "experiments" / "node-fault.yaml"
-IMAGE = "drills.test/drills:dev"
 RESTART = "replica_restart: {within: 60s}"
 
 
 @pytest.fixture
 def drill(tmp_path: Path, cluster: Path, service: Emulator) -> Driller:
-    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=300.0)
-    driller.env["KUBECONFIG"] = str(cluster)
-    declare(tmp_path, service, container="vllm", helper=f'{{image: "{IMAGE}"}}')
-    return driller
+    declare(tmp_path, service, container="vllm", helper=declared_helper())
+    return driller(tmp_path, cluster)
 
 
-def words(drill: Driller, fault: str, checks: str) -> list[str]:
+def faulted(drill: Driller, fault: str, checks: str) -> list[str]:
     """Write the experiment; returns the words that run it."""
-    path = drill.reports.parent / "experiment.yaml"
-    path.write_text(EXPERIMENT.read_text().replace("FAULT", fault).replace("CHECKS", checks))
-    return ["run", str(path), *place(drill), "--plain"]
+    return words(drill, written(drill, node_fault(fault, checks)))
 
 
 def run(drill: Driller, fault: str, checks: str) -> Ran:
-    return drill(*words(drill, fault, checks))
-
-
-def begin(drill: Driller) -> subprocess.Popen[str]:
-    """Start a drill of the link in a process group of its own."""
-    return subprocess.Popen(
-        [*DRILL, *words(drill, REFUSED, "failover: {within: 10s}")],
-        env=drill.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return drill(*faulted(drill, fault, checks))
 
 
 def restarts(service: Emulator) -> dict[str, int]:
@@ -105,6 +82,7 @@ def test_an_engine_hangs_and_goes_on(drill: Driller, service: Emulator) -> None:
 # ---- between router and pod ------------------------------------------------------------------------------
 
 REFUSED = "packet-loss: {victims: 1, mode: reject, ports: [8080]}"  # where the router reaches the pods
+ELSEWHERE = "failover: {within: 10s}"
 
 
 @pytest.fixture
@@ -113,8 +91,8 @@ def routed(drill: Driller, service: Emulator) -> Emulator:
     if not service.namespace.pods("app=router"):
         service.route()
     more = f"    router: {{kind: vllm-router, metrics: {service.router}:29000/metrics, selector: app=router}}\n"
-    helper = f'{{image: "{IMAGE}"}}'
-    declare(drill.reports.parent, service, url=f"{service.router}/v1", more=more, container="vllm", helper=helper)
+    url, helper = f"{service.router}/v1", declared_helper()
+    declare(drill.reports.parent, service, url=url, more=more, container="vllm", helper=helper)
     return service
 
 
@@ -127,7 +105,7 @@ def swallowed(folder: Path) -> int:
 
 def test_a_pod_refuses_the_router_and_the_router_goes_elsewhere(drill: Driller, routed: Emulator) -> None:
     before = restarts(routed)
-    ran = run(drill, REFUSED, "failover: {within: 10s}")
+    ran = run(drill, REFUSED, ELSEWHERE)
     clean(ran)
     assert ran.folder is not None
     assert swallowed(ran.folder) > 0
@@ -138,13 +116,9 @@ def test_a_pod_refuses_the_router_and_the_router_goes_elsewhere(drill: Driller, 
 
 
 def test_without_its_driver_the_fault_ends_by_the_timer_in_the_helper(drill: Driller, routed: Emulator) -> None:
-    process = begin(drill)
-    try:
+    with begun(drill, faulted(drill, REFUSED, ELSEWHERE)) as process:
         folder = drill.until("proof.on", process, None, within_s=150.0)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
-    finally:
-        process.kill()
+        kill_group(process)
 
     def status() -> str:
         ran = drill("status", *place(drill)[:4])
@@ -163,15 +137,12 @@ def test_without_its_driver_the_fault_ends_by_the_timer_in_the_helper(drill: Dri
 
 
 def test_a_helper_that_is_deleted_undoes_first_and_the_run_ends(drill: Driller, routed: Emulator) -> None:
-    process = begin(drill)
-    try:
+    with begun(drill, faulted(drill, REFUSED, ELSEWHERE)) as process:
         folder = drill.until("proof.on", process, None, within_s=150.0)
         core, name = routed.namespace.core, routed.namespace.name
         [helper] = routed.namespace.pods(f"{ROLE}={HELPER}")
         core.delete_namespaced_pod(helper.metadata.name, name)
         out = process.communicate(timeout=240)[0]
-    finally:
-        process.kill()
     assert process.returncode == 2, out
     assert events(folder, "revert.end")[0]["data"]["restored"] == "clean"
     assert routed.left() == []

@@ -10,9 +10,9 @@ import pytest
 from kubernetes.client import AutoscalingV2Api
 
 from drills.model import Json
-from tests.cluster.emulator import REPLICAS, SELECTOR, Emulator
-from tests.cluster.kube import REQUEST_TIMEOUT_S, Namespace
-from tests.cluster.test_pod_kill import EXPERIMENT, begin, declare, refused, words
+from tests.cluster.driving import begun, declare, pod_killer, refused, words
+from tests.cluster.emulator import REPLICAS, SELECTOR, Emulator, serving
+from tests.cluster.kube import REQUEST_TIMEOUT_S
 from tests.lab.drilling import Driller, Ran, events
 
 ROLLOUT_TIMEOUT_S = 240.0
@@ -83,12 +83,8 @@ CPU = {
 
 @pytest.fixture(scope="module")
 def shared(cluster: Path) -> Iterator[Operated]:
-    made = Operated(Namespace.make(cluster))
-    try:
-        made.create()
+    with serving(Operated, cluster) as made:
         yield made
-    finally:
-        made.namespace.delete()
 
 
 @pytest.fixture
@@ -101,22 +97,15 @@ def service(shared: Operated) -> Iterator[Operated]:
 
 @pytest.fixture
 def drill(tmp_path: Path, cluster: Path, service: Operated) -> Driller:
-    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=300.0)
-    driller.env["KUBECONFIG"] = str(cluster)
-    declare(tmp_path, service)
-    (tmp_path / "delete.yaml").write_text(EXPERIMENT.read_text().replace("HOW", "delete"))
-    return driller
+    return pod_killer(tmp_path, cluster, service)
 
 
 def interrupted(drill: Driller, after: str, act: Callable[[Path], None]) -> tuple[int, Path, str]:
     """Let somebody act as soon as a run has come that far; returns how it ended."""
-    process = begin(drill, "delete")
-    try:
+    with begun(drill, words(drill, "delete.yaml")) as process:
         folder = drill.until(after, process, None, within_s=150.0)
         act(folder)
         out = process.communicate(timeout=240)[0]
-    finally:
-        process.kill()
     return process.returncode, folder, out
 
 
@@ -124,7 +113,7 @@ def interrupted(drill: Driller, after: str, act: Callable[[Path], None]) -> tupl
 
 
 def refusal(drill: Driller) -> str:
-    ran: Ran = drill(*words(drill, "delete"))
+    ran: Ran = drill(*words(drill, "delete.yaml"))
     said = refused(ran, 3)
     assert ran.events("load.started") == []
     return said
@@ -152,9 +141,9 @@ def test_production_gets_a_tenth_of_what_users_send_which_is_nothing_here(drill:
     limits = "{environment: production, windows: ['Mon-Sun 00:00-24:00 UTC'], stop_if: ['vector(0)']}"
     nobody = "    prometheus: {url: http://127.0.0.1:9}\n"
     declare(drill.reports.parent, service, more=f"{nobody}    limits: {limits}\n")
-    said = refused(drill(*words(drill, "delete")), 3)
+    said = refused(drill(*words(drill, "delete.yaml")), 3)
     assert "target prod is production: add --confirm prod and --oncall NAME" in said
-    said = refused(drill(*words(drill, "delete"), "--confirm", "prod", "--oncall", "ada"), 3)
+    said = refused(drill(*words(drill, "delete.yaml"), "--confirm", "prod", "--oncall", "ada"), 3)
     assert "production: 6/s would be added to 0/s of users (by the engines' counters)" in said
     assert "limits.stop_if: vector(0): is not answered" in said
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,85 +10,16 @@ from kubernetes.client import CoordinationV1Api
 
 from drills.cluster import rbac
 from drills.cluster.lease import name_of
-from tests.cluster.emulator import REPLICAS, SELECTOR, Emulator, with_token
-from tests.cluster.kube import Namespace
-from tests.lab.drilling import DRILL, Driller, Ran, events
+from tests.cluster.driving import begun, declare, kill_group, place, pod_killer, refused, use, words
+from tests.cluster.emulator import REPLICAS, SELECTOR, Emulator
+from tests.lab.drilling import Driller, events
 
-EXPERIMENT = Path(__file__).parent / "experiments" / "pod-kill.yaml"
-HOWS = ("delete", "delete-now", "evict")
 CUT_SHORT = ("receipt", "inject.hit", "inject.end", "revert.end")
-
-
-@pytest.fixture(scope="module")
-def shared(cluster: Path) -> Iterator[Emulator]:
-    emulator = Emulator(Namespace.make(cluster))
-    try:
-        emulator.create()
-        yield emulator
-    finally:
-        emulator.namespace.delete()
-
-
-@pytest.fixture
-def service(shared: Emulator) -> Iterator[Emulator]:
-    """The replicas, all Ready; afterwards no drill may have left anything."""
-    shared.until_ready()
-    yield shared
-    assert shared.left() == []
 
 
 @pytest.fixture
 def drill(tmp_path: Path, cluster: Path, service: Emulator) -> Driller:
-    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=300.0)
-    driller.env["KUBECONFIG"] = str(cluster)
-    declare(tmp_path, service)
-    for how in HOWS:
-        (tmp_path / f"{how}.yaml").write_text(EXPERIMENT.read_text().replace("HOW", how))
-    return driller
-
-
-def declare(folder: Path, service: Emulator, *, url: str | None = None, more: str = "", **changes: str) -> None:
-    """Write the targets file."""
-    where = {"namespace": service.namespace.name, "selector": f'"{SELECTOR}"', **changes}
-    sections = ", ".join(f"{key}: {value}" for key, value in where.items())
-    (folder / "drill.yaml").write_text(f"""\
-targets:
-  prod:
-    endpoint: {{url: {url or service.url}, model: lab-chat}}
-    sla: {{ttft: {{p99: 2s}}, e2e: {{p99: 12s}}, max_gap: {{p99: 4s}}, errors: 5%}}
-    kubernetes: {{{sections}, port: 8000}}
-{more}""")
-
-
-def place(drill: Driller) -> list[str]:
-    """Return the words that name target and reports."""
-    targets = str(drill.reports.parent / "drill.yaml")
-    return ["--targets", targets, "--target", "prod", "--reports", str(drill.reports)]
-
-
-def words(drill: Driller, how: str) -> list[str]:
-    return ["run", str(drill.reports.parent / f"{how}.yaml"), *place(drill), "--plain"]
-
-
-def begin(drill: Driller, how: str) -> subprocess.Popen[str]:
-    """Start `drill run` in a process group of its own."""
-    return subprocess.Popen(
-        [*DRILL, *words(drill, how)],
-        env=drill.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def refused(ran: Ran, code: int) -> str:
-    """Return the one sentence of a refusal."""
-    assert ran.code == code, ran.out + ran.err
-    said = [line for line in (ran.out + ran.err).splitlines() if line.startswith(("drill: ", "refused: "))]
-    assert len(said) == 1, ran.out + ran.err
-    assert "Traceback" not in ran.out + ran.err
-    return said[0]
+    return pod_killer(tmp_path, cluster, service)
 
 
 # ---- the deaths ------------------------------------------------------------------------------------------
@@ -101,7 +28,7 @@ def refused(ran: Ran, code: int) -> str:
 @pytest.mark.parametrize("how", ["delete", "delete-now", "evict"])
 def test_a_pod_dies_and_its_controller_makes_a_new_one(drill: Driller, service: Emulator, how: str) -> None:
     before = service.uids()
-    ran = drill(*words(drill, how))
+    ran = drill(*words(drill, f"{how}.yaml"))
     assert ran.code == 0, ran.out + ran.err
     assert ran.folder is not None
     [gone] = before - service.uids()
@@ -129,7 +56,7 @@ def test_a_budget_that_allows_no_eviction_refuses_the_drill(drill: Driller, serv
     path.write_text(path.read_text().replace("how: evict", "how: evict, budget_timeout: 3s"))
     service.budget(REPLICAS)
     try:
-        ran = drill(*words(drill, "evict"))
+        ran = drill(*words(drill, "evict.yaml"))
     finally:
         service.unbudget()
     assert "eviction is refused by the disruption budget for 3 s" in refused(ran, 3)
@@ -139,15 +66,11 @@ def test_a_budget_that_allows_no_eviction_refuses_the_drill(drill: Driller, serv
 
 
 def test_a_pod_that_is_replaced_by_other_hands_ends_the_run(drill: Driller, service: Emulator) -> None:
-    process = begin(drill, "delete")
-    try:
+    with begun(drill, words(drill, "delete.yaml")) as process:
         folder = drill.until("load.started", process, None)
         other = service.namespace.pods(SELECTOR)[0].metadata
         service.namespace.core.delete_namespaced_pod(other.name, service.namespace.name)
         process.wait(timeout=180)
-    finally:
-        process.kill()
-        process.communicate()
     assert process.returncode in (2, 3)
     assert events(folder, "inject.hit") == []
 
@@ -156,10 +79,9 @@ def test_a_pod_that_is_replaced_by_other_hands_ends_the_run(drill: Driller, serv
 
 
 def test_a_second_run_is_refused_and_the_first_stops_when_asked(drill: Driller, service: Emulator) -> None:
-    process = begin(drill, "delete")
-    try:
+    with begun(drill, words(drill, "delete.yaml")) as process:
         drill.until("load.started", process, None)
-        ran = drill(*words(drill, "delete"))
+        ran = drill(*words(drill, "delete.yaml"))
         said = refused(ran, 3)
         leases = CoordinationV1Api(service.namespace.api)
         run = leases.read_namespaced_lease(name_of(SELECTOR), service.namespace.name).spec.holder_identity
@@ -168,8 +90,6 @@ def test_a_second_run_is_refused_and_the_first_stops_when_asked(drill: Driller, 
         stopped = drill("stop", run, *place(drill)[:4])
         assert stopped.code == 0, stopped.err
         assert process.wait(timeout=60) == 4
-    finally:
-        process.kill()
         out = process.communicate()[0]
     assert "drill stop" in out
 
@@ -178,13 +98,9 @@ def test_a_second_run_is_refused_and_the_first_stops_when_asked(drill: Driller, 
 def test_a_driver_that_is_killed_leaves_nothing_that_recover_does_not_find(
     drill: Driller, service: Emulator, event: str
 ) -> None:
-    process = begin(drill, "delete-now")
-    try:
+    with begun(drill, words(drill, "delete-now.yaml")) as process:
         folder = drill.until(event, process, None, within_s=150.0)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
-    finally:
-        process.kill()
+        kill_group(process)
     done = drill("recover", *place(drill))
     assert done.code == 0, done.out + done.err
     assert service.left() == []
@@ -210,27 +126,20 @@ def test_a_target_that_is_declared_wrongly_is_one_sentence(
     drill: Driller, service: Emulator, changes: dict[str, str], code: int, says: str
 ) -> None:
     declare(drill.reports.parent, service, **changes)
-    assert says in refused(drill(*words(drill, "delete")), code)
+    assert says in refused(drill(*words(drill, "delete.yaml")), code)
 
 
 def test_what_needs_the_node_is_refused_before_anything_is_asked(drill: Driller, service: Emulator) -> None:
     path = drill.reports.parent / "delete.yaml"
     path.write_text(path.read_text().replace("how: delete", "how: kill-process"))
-    ran = drill(*words(drill, "delete"))
+    ran = drill(*words(drill, "delete.yaml"))
     assert ran.code in (3, 64), ran.out + ran.err
-
-
-def use(drill: Driller, cluster: Path, token: str) -> None:
-    """Let the drill sign in with that token instead of as the administrator."""
-    path = drill.reports.parent / "kubeconfig"
-    path.write_text(json.dumps(with_token(cluster, token)))
-    drill.env["KUBECONFIG"] = str(path)
 
 
 def test_the_rendered_role_is_all_that_a_drill_needs(drill: Driller, service: Emulator, cluster: Path) -> None:
     role = rbac.role("enough", service.namespace.name, rbac.needed(["pod-kill delete"], proxy=True))
     use(drill, cluster, service.token("enough", role))
-    ran = drill(*words(drill, "delete"))
+    ran = drill(*words(drill, "delete.yaml"))
     assert ran.code == 0, ran.out + ran.err
 
 
@@ -245,7 +154,7 @@ def test_a_right_that_is_missing_is_one_sentence(
     name = f"no-{verb}-{resource.replace('/', '-')}"
     use(drill, cluster, service.token(name, rbac.role(name, service.namespace.name, rights)))
     before = service.uids()
-    ran = drill(*words(drill, "delete"))
+    ran = drill(*words(drill, "delete.yaml"))
     said = refused(ran, 3)
     assert f"{verb} {resource}" in said
     assert "allowed" in said
@@ -254,14 +163,14 @@ def test_a_right_that_is_missing_is_one_sentence(
 
 def test_a_token_that_is_not_accepted_is_one_sentence(drill: Driller, service: Emulator) -> None:
     use(drill, Path(drill.env["KUBECONFIG"]), "expired-canary-9c1e")
-    said = refused(drill(*words(drill, "delete")), 3)
+    said = refused(drill(*words(drill, "delete.yaml")), 3)
     assert "sign in again" in said
     assert "canary" not in said
 
 
 def test_the_replicas_are_reached_directly_too(drill: Driller, service: Emulator, own_node: Path) -> None:
     declare(drill.reports.parent, service, reach="direct")
-    ran = drill(*words(drill, "delete"))
+    ran = drill(*words(drill, "delete.yaml"))
     assert ran.code == 0, ran.out + ran.err
     assert ran.events("header")[0]["data"]["facts"]["reach"] == "direct"
 
@@ -270,7 +179,7 @@ def test_through_a_router_that_finds_its_pods_by_itself(drill: Driller, service:
     service.route()
     more = f"    router: {{kind: vllm-router, metrics: {service.router}:29000/metrics}}\n"
     declare(drill.reports.parent, service, url=f"{service.router}/v1", more=more)
-    ran = drill(*words(drill, "delete-now"))
+    ran = drill(*words(drill, "delete-now.yaml"))
     assert ran.code == 0, ran.out + ran.err
     assert ran.folder is not None
     samples = [json.loads(line) for line in (ran.folder / "samples.ndjson").read_text().splitlines()]

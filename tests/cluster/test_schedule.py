@@ -17,18 +17,14 @@ from ruamel.yaml import YAML
 
 from drills.model import Json
 from tests.cluster import build, conftest, gpus, layout
-from tests.cluster.emulator import Emulator
+from tests.cluster.driving import declare, node_fault
+from tests.cluster.emulator import Emulator, declared_helper, serving
 from tests.cluster.gpus import GpuEmulator
 from tests.cluster.kube import Namespace
 from tests.cluster.served import Served
-from tests.cluster.test_pod_kill import declare
-from tests.cluster.test_upstream_delay import served, shared
 from tests.lab.drilling import Driller, Ran, events
 
-__all__ = ["served", "shared"]  # fixtures
-
 OVERLAY = Path(__file__).parent / "overlays" / "schedule"
-EXPERIMENT = (Path(__file__).parent / "experiments" / "node-fault.yaml").read_text()
 IMAGE = "drills:dev"  # the overlay says which one that is here
 JOB = "now"
 KUBECTL_TIMEOUT_S, START_TIMEOUT_S, JOB_TIMEOUT_S = 90.0, 120.0, 1500.0
@@ -54,6 +50,12 @@ def kubectl(kubeconfig: Path, *words: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def shared(cluster: Path) -> Iterator[Served]:
+    with serving(Served, cluster) as made:
+        yield made
+
+
 class Scheduled:
     """A target with its drills as a user has them in a folder, and the namespace of their schedule."""
 
@@ -66,7 +68,7 @@ class Scheduled:
         self.volume.mkdir()
         (folder / "experiments").mkdir()
         for name, (fault, check) in drills.items():
-            text = EXPERIMENT.replace("cluster-node-fault", name).replace("FAULT", fault).replace("CHECKS", check)
+            text = node_fault(fault, check).replace("cluster-node-fault", name)
             (folder / "experiments" / f"{name}.yaml").write_text(text)
 
     def __call__(self, *words: str) -> Ran:
@@ -133,43 +135,40 @@ class Scheduled:
         self.kubectl(*forget, f"namespace/{name}")
 
 
+@contextlib.contextmanager
+def scheduling(folder: Path, kubeconfig: Path, service: Emulator, drills: Drills) -> Iterator[Scheduled]:
+    """Have the drills of a target that is declared, and no namespace of their schedule afterwards."""
+    made = Scheduled(folder, kubeconfig, service, drills)
+    try:
+        yield made
+    finally:
+        made.delete()
+
+
 @pytest.fixture
-def scheduled(tmp_path: Path, cluster: Path, served: Served) -> Iterator[Scheduled]:
+def scheduled(tmp_path: Path, cluster: Path, service: Served) -> Iterator[Scheduled]:
     """Three drills of replicas behind a router and an application."""
-    served.declare(tmp_path)
-    made = Scheduled(tmp_path, cluster, served, DRILLS)
-    try:
+    service.declare(tmp_path)
+    with scheduling(tmp_path, cluster, service, DRILLS) as made:
         yield made
-    finally:
-        made.delete()
 
 
 @pytest.fixture
-def of_the_link(tmp_path: Path, cluster: Path, served: Served) -> Iterator[Scheduled]:
+def of_the_link(tmp_path: Path, cluster: Path, service: Served) -> Iterator[Scheduled]:
     """One drill, of a fault that is held."""
-    served.declare(tmp_path)
-    made = Scheduled(tmp_path, cluster, served, {"packet-loss": DRILLS["packet-loss"]})
-    try:
+    service.declare(tmp_path)
+    with scheduling(tmp_path, cluster, service, {"packet-loss": DRILLS["packet-loss"]}) as made:
         yield made
-    finally:
-        made.delete()
 
 
 @pytest.fixture
 def with_gpus(tmp_path: Path, own_node: Path) -> Iterator[Scheduled]:
     """The drill of a GPU, where the only node with one is the driver's own."""
-    emulator = GpuEmulator(Namespace.make(own_node))
-    try:
-        emulator.create()
-        helper = f'{{image: "drills.test/drills:dev", service_account: {gpus.ACCOUNT}}}'
+    with serving(GpuEmulator, own_node) as emulator:
+        helper = declared_helper(gpus.ACCOUNT)
         declare(tmp_path, emulator, container="vllm", helper=helper, nvidia_smi=gpus.SMI)
-        made = Scheduled(tmp_path, own_node, emulator, RESET)
-        try:
+        with scheduling(tmp_path, own_node, emulator, RESET) as made:
             yield made
-        finally:
-            made.delete()
-    finally:
-        emulator.destroy()
 
 
 def documents(text: str) -> list[Json]:

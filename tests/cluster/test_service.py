@@ -7,44 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.example import Example
-from tests.cluster.kube import Namespace
-from tests.lab.drilling import Driller, Ran
-
-QUICK = Path(__file__).parent / "experiments" / "pod-kill.yaml"
-ALERT = "VllmReplicaDown"
-RUN_TIMEOUT_S = 600.0
-#: Of the short experiments, which have too few requests to show more.
-PATIENT = {"ttft": {"p99": "2s"}, "e2e": {"p99": "8s"}, "max_gap": {"p99": "4s"}, "errors": "5%"}
+from tests.cluster.driving import driller, pod_kill
+from tests.cluster.emulator import serving
+from tests.cluster.example import ALERT, PATIENT, RUN_TIMEOUT_S, Example, run
+from tests.lab.drilling import Driller
 
 
 @pytest.fixture(scope="module")
 def shared(cluster: Path) -> Iterator[Example]:
     """Return the example's service, without anything changed in it."""
-    example = Example(Namespace.make(cluster))
-    try:
-        example.create()
-        yield example
-    finally:
-        example.namespace.delete()
+    with serving(Example, cluster) as made:
+        yield made
 
 
-def driller(folder: Path, cluster: Path) -> Driller:
-    """Return `drill` with a reports folder of its own."""
-    made = Driller(folder / "lab", folder / "reports", 0, timeout_s=RUN_TIMEOUT_S)
-    made.env["KUBECONFIG"] = str(cluster)
-    return made
+@pytest.fixture
+def drill(tmp_path: Path, cluster: Path) -> Driller:
+    return driller(tmp_path, cluster, RUN_TIMEOUT_S)
 
 
-def run(service: Example, drill: Driller, what: str, targets: Path, *more: str) -> Ran:
-    """Run `drill run WHAT` with that targets file, with nobody else at work on the node."""
-    words = ["run", what, "--targets", str(targets), "--reports", str(drill.reports), "--plain", *more]
-    return service.undisturbed(lambda: drill(*words))
-
-
-def test_the_shipped_pod_kill_passes(shared: Example, tmp_path: Path, cluster: Path) -> None:
+def test_the_shipped_pod_kill_passes(shared: Example, drill: Driller, tmp_path: Path) -> None:
     before = shared.uids()
-    ran = run(shared, driller(tmp_path, cluster), "pod-kill", shared.targets(tmp_path))
+    ran = run(shared, drill, "pod-kill", shared.targets(tmp_path))
     assert ran.code == 0, ran.out + ran.err
     assert {row["verdict"] for row in ran.verdict["checks"]} == {"pass"}, ran.out
     assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
@@ -60,29 +43,29 @@ def test_the_shipped_pod_kill_passes(shared: Example, tmp_path: Path, cluster: P
     assert shared.left() == []
 
 
-def test_the_shipped_packet_loss_passes(shared: Example, tmp_path: Path, cluster: Path) -> None:
-    ran = run(shared, driller(tmp_path, cluster), "packet-loss", shared.targets(tmp_path))
+def test_the_shipped_packet_loss_passes(shared: Example, drill: Driller, tmp_path: Path) -> None:
+    ran = run(shared, drill, "packet-loss", shared.targets(tmp_path))
     assert ran.code == 0, ran.out + ran.err
     assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
     assert shared.left() == []
 
 
 def test_the_shipped_upstream_delay_passes_through_the_application(
-    shared: Example, tmp_path: Path, cluster: Path
+    shared: Example, drill: Driller, tmp_path: Path
 ) -> None:
     shared.put_application()
-    ran = run(shared, driller(tmp_path, cluster), "upstream-delay", shared.targets(tmp_path), "--target", "app")
+    ran = run(shared, drill, "upstream-delay", shared.targets(tmp_path), "--target", "app")
     assert ran.code == 0, ran.out + ran.err
     assert ran.row("degraded")["verdict"] == "pass"
     assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
     assert shared.left() == []
 
 
-def test_an_eviction_that_the_budget_allows_passes(shared: Example, tmp_path: Path, cluster: Path) -> None:
+def test_an_eviction_that_the_budget_allows_passes(shared: Example, drill: Driller, tmp_path: Path) -> None:
     shared.until_ready()
     path = tmp_path / "evict.yaml"
-    path.write_text(QUICK.read_text().replace("HOW", "evict"))
+    path.write_text(pod_kill("evict"))
     targets = shared.targets(tmp_path, lambda declared: declared.update(sla=PATIENT))
-    ran = run(shared, driller(tmp_path, cluster), str(path), targets)
+    ran = run(shared, drill, str(path), targets)
     assert ran.code == 0, ran.out + ran.err
     shared.until_ready()

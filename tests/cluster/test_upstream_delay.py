@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,55 +11,24 @@ import pytest
 
 from drills.cluster.helpers import HELPER, ROLE
 from drills.model import Json
-from tests.cluster.kube import Namespace
+from tests.cluster.driving import EXPERIMENTS, begun, driller, kill_group, place, words
+from tests.cluster.emulator import serving
 from tests.cluster.served import Served
-from tests.cluster.test_pod_kill import place
-from tests.lab.drilling import DRILL, Driller, Ran, events
+from tests.lab.drilling import Driller, Ran, events
 
-EXPERIMENTS = Path(__file__).parent / "experiments"
 INSTRUMENT = "ledger-proxies"
 
 
 @pytest.fixture(scope="module")
 def shared(cluster: Path) -> Iterator[Served]:
-    served = Served(Namespace.make(cluster))
-    try:
-        served.create()
-        yield served
-    finally:
-        served.namespace.delete()
+    with serving(Served, cluster) as made:
+        yield made
 
 
 @pytest.fixture
-def served(shared: Served) -> Iterator[Served]:
-    """All of it, Ready; afterwards no drill may have left anything."""
-    shared.until_ready()
-    yield shared
-    assert shared.left() == []
-
-
-@pytest.fixture
-def drill(tmp_path: Path, cluster: Path, served: Served) -> Driller:
-    driller = Driller(tmp_path / "lab", tmp_path / "reports", 0, timeout_s=400.0)
-    driller.env["KUBECONFIG"] = str(cluster)
-    served.declare(tmp_path)
-    return driller
-
-
-def words(drill: Driller, experiment: Path) -> list[str]:
-    return ["run", str(experiment), *place(drill), "--plain"]
-
-
-def begin(drill: Driller, experiment: Path) -> subprocess.Popen[str]:
-    """Start a drill in a process group of its own."""
-    return subprocess.Popen(
-        [*DRILL, *words(drill, experiment)],
-        env=drill.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def drill(tmp_path: Path, cluster: Path, service: Served) -> Driller:
+    service.declare(tmp_path)
+    return driller(tmp_path, cluster, timeout_s=400.0)
 
 
 def ledger(ran: Ran) -> list[Json]:
@@ -78,8 +45,8 @@ def through(proof: Json) -> list[bool]:
     return [one["through"] and not one["beside"] for one in proof["evidence"]]
 
 
-def test_every_primary_is_late_and_the_degradation_opens(drill: Driller, served: Served) -> None:
-    before = served.uids()
+def test_every_primary_is_late_and_the_degradation_opens(drill: Driller, service: Served) -> None:
+    before = service.uids()
     ran = drill(*words(drill, EXPERIMENTS / "upstream-delay.yaml"))
     assert ran.code == 0, ran.out + ran.err
     assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
@@ -92,14 +59,14 @@ def test_every_primary_is_late_and_the_degradation_opens(drill: Driller, served:
     assert [one["connection"] for one in seen] == ["opened before the fault"] * 3
     assert all(one["took_s"] >= 4.5 for one in seen)
     assert {one["role"] for one in ledger(ran)} == {"primary", "fallback"}
-    assert served.uids() == before
+    assert service.uids() == before
 
 
 # ---- the ledger as a choice ------------------------------------------------------------------------------
 
 
-def test_a_replaced_pod_is_followed_by_the_ledger(drill: Driller, served: Served) -> None:
-    served.declare(drill.reports.parent, ledger=True, entry="router")
+def test_a_replaced_pod_is_followed_by_the_ledger(drill: Driller, service: Served) -> None:
+    service.declare(drill.reports.parent, ledger=True, entry="router")
     ran = drill(*words(drill, EXPERIMENTS / "pod-kill-ledger.yaml"))
     assert ran.code == 0, ran.out + ran.err
     [first, second] = instrument(ran, "proof.on")
@@ -118,10 +85,10 @@ def test_a_replaced_pod_is_followed_by_the_ledger(drill: Driller, served: Served
 # ---- what stays ------------------------------------------------------------------------------------------
 
 
-def redirects(served: Served) -> list[str]:
+def redirects(service: Served) -> list[str]:
     """Return the rules of the nat tables of all pods, as this machine sees them."""
     found = []
-    for uid in served.uids():
+    for uid in service.uids():
         inside = next(p for p in Path("/proc").iterdir() if p.name.isdigit() and uid.replace("-", "") in grouped(p))
         enter = ["nsenter", f"--net={inside}/ns/net", "iptables", "-t", "nat", "-S"]
         rules = subprocess.run(enter, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
@@ -139,43 +106,36 @@ def grouped(process: Path) -> str:
 
 @pytest.mark.parametrize("event", ["load.started", "proof.on"])
 def test_without_its_driver_a_recovery_takes_the_proxies_away(
-    own_node: Path, drill: Driller, served: Served, event: str
+    own_node: Path, drill: Driller, service: Served, event: str
 ) -> None:
-    assert redirects(served) == []
-    process = begin(drill, EXPERIMENTS / "upstream-delay.yaml")
-    try:
+    assert redirects(service) == []
+    with begun(drill, words(drill, EXPERIMENTS / "upstream-delay.yaml")) as process:
         folder = drill.until(event, process, None, within_s=200.0)
-        assert sum("-j REDIRECT" in rule for rule in redirects(served)) == 3
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
-    finally:
-        process.kill()
+        assert sum("-j REDIRECT" in rule for rule in redirects(service)) == 3
+        kill_group(process)
     done = drill("recover", *place(drill))
     assert done.code == 0, done.out + done.err
-    assert redirects(served) == []
+    assert redirects(service) == []
     [off] = [e for e in events(folder, "beside.proof.off") if e["data"]["receipt"].endswith(INSTRUMENT)]
     assert off["data"]["ok"] is True
     assert all(e["data"]["ok"] for e in events(folder, "proof.off"))  # of the delay, where it was on
 
 
 def test_a_helper_that_is_killed_without_grace_costs_seconds_and_not_the_service(
-    own_node: Path, drill: Driller, served: Served
+    own_node: Path, drill: Driller, service: Served
 ) -> None:
-    served.declare(drill.reports.parent, ledger=True, entry="router")
-    process = begin(drill, EXPERIMENTS / "pod-kill-ledger.yaml")
-    try:
+    service.declare(drill.reports.parent, ledger=True, entry="router")
+    with begun(drill, words(drill, EXPERIMENTS / "pod-kill-ledger.yaml")) as process:
         folder = drill.until("load.started", process, None, within_s=150.0)
-        core, name = served.namespace.core, served.namespace.name
-        [helper] = served.namespace.pods(f"{ROLE}={HELPER}")
+        core, name = service.namespace.core, service.namespace.name
+        [helper] = service.namespace.pods(f"{ROLE}={HELPER}")
         core.delete_namespaced_pod(helper.metadata.name, name, grace_period_seconds=0)
         out = process.communicate(timeout=300)[0]
-    finally:
-        process.kill()
     assert process.returncode == 2, out
     [lost] = events(folder, "timer.lost")
     assert INSTRUMENT in lost["data"]["reason"]
     ends = events(folder, "revert.end")
     assert {e["data"]["restored"] for e in ends} == {"clean"}
-    assert redirects(served) == []
+    assert redirects(service) == []
     records = [json.loads(line) for line in (folder / "requests.ndjson").read_text().splitlines()]
     assert any(one["outcome"] == "ok" for one in records[-5:]), records[-5:]
