@@ -6,6 +6,7 @@ import base64
 import binascii
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,13 @@ def agent(timeout_s: float) -> Agent | None:
         raise Refused(f"the SSH agent at {path} (SSH_AUTH_SOCK): {why}; start one, or name a key file") from None
 
 
-def offers(key: str | None, there: Agent | None) -> list[Offer]:
-    """Return the keys to offer, best first. Refused when there is none; the texts follow a host's name."""
+def offers(key: str | None, there: Callable[[], Agent | None]) -> list[Offer]:
+    """Return the keys to offer: that of the file, else those of the agent, who is asked only if needed.
+
+    Refused when there is none.
+    """
     if key is None:
-        return _of_agent(there)
+        return _of_agent(there())
     path = Path(key).expanduser()
     try:
         text = path.read_bytes()
@@ -70,7 +74,7 @@ def offers(key: str | None, there: Agent | None) -> list[Offer]:
     except OSError as error:
         raise Refused(f"the key file {key} cannot be read: {error.strerror}") from None
     except (paramiko.SSHException, paramiko.UnknownKeyType, ValueError, TypeError, ArithmeticError):
-        return [_held_by_agent(key, path, text, there)]
+        return [_held_by_agent(key, path, text, there())]
 
 
 def _of_agent(there: Agent | None) -> list[Offer]:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,32 +70,34 @@ class _Hop:
 def opened(host: GpuHost) -> Way:
     """Return a way to the host. Raises Unreachable when it does not answer, Refused when it, or we, must not."""
     limits, way = host.timeouts, Way(None, "")
+    agent = _agent_of(way, limits)
+    hop = _Hop(f"{host.name}: {host.address} port {host.ssh_port}", host.address, host.ssh_port, host.user, host.key)
     try:
-        there = sshkeys.agent(limits.auth)
-        way.parts += [there.close] if there else []
-        if host.jump is not None:
+        if host.jump is None:
+            link = _connected(hop, limits)
+        else:
             jump = host.jump
             where = f"{host.name}: jump host {jump.address} port {jump.ssh_port}"
-            through = _Hop(where, jump.address, jump.ssh_port, jump.user or host.user, jump.key or host.key)
-            first = _let_in(way, through, _connected(through, limits), host, there)
-            hop = _hop_of(host)
-            link = _forwarded(first, hop, limits)
-        else:
-            hop = _hop_of(host)
-            link = _connected(hop, limits)
-        way.transport = _let_in(way, hop, link, host, there)
+            first = _Hop(where, jump.address, jump.ssh_port, jump.user or host.user, jump.key or host.key)
+            link = _forwarded(_let_in(way, first, _connected(first, limits), host, agent), hop, limits)
+        way.transport = _let_in(way, hop, link, host, agent)
         way.fingerprint = _key_of(way.transport).fingerprint
-    except BaseException as error:
+    except BaseException:
         way.close()
-        if type(error) is Refused and not str(error).startswith(host.name):  # of keys and files: not yet whose
-            raise Refused(f"{host.name}: {error}") from None
         raise
     return way
 
 
-def _hop_of(host: GpuHost) -> _Hop:
-    where = f"{host.name}: {host.address} port {host.ssh_port}"
-    return _Hop(where, host.address, host.ssh_port, host.user, host.key)
+def _agent_of(way: Way, limits: SshTimeouts) -> Callable[[], Agent | None]:
+    """Return what gives the agent to who needs it, the same one to all; it is left with the way."""
+
+    @cache
+    def agent() -> Agent | None:
+        found = sshkeys.agent(limits.auth)
+        way.parts += [found.close] if found else []
+        return found
+
+    return agent
 
 
 # ---- step by step --------------------------------------------------------------------------------------
@@ -125,12 +128,15 @@ def _forwarded(first: Any, hop: _Hop, limits: SshTimeouts) -> Any:
         raise Unreachable(f"{hop.who}: no connection through the jump host: {_why(error)}") from None
 
 
-def _let_in(way: Way, hop: _Hop, link: Any, host: GpuHost, there: Agent | None) -> Any:
+def _let_in(way: Way, hop: _Hop, link: Any, host: GpuHost, agent: Callable[[], Agent | None]) -> Any:
     """Return a transport on which the host is the one that is known, and the user is let in."""
     way.parts.append(link.close)
     files = knownhosts.DEFAULT if host.known_hosts is None else (host.known_hosts,)
-    known = knownhosts.known(files, hop.address, hop.port)
-    keys = sshkeys.offers(hop.key, there)
+    try:
+        known = knownhosts.known(files, hop.address, hop.port)
+        keys = sshkeys.offers(hop.key, agent)
+    except Refused as error:
+        raise Refused(f"{hop.who}: {error}") from None
     transport = paramiko.Transport(link)
     way.parts.append(transport.close)
     _greeted(transport, hop, known, host.timeouts)
