@@ -19,6 +19,7 @@ _ACCOUNT = (
     "name an image and a service account that may get and patch nodes in kubernetes.helper: "
     "at the deadline somebody there must be able to uncordon the node"
 )
+_ROUTER = "name the addresses that the router sends from in router.addresses"
 _LAB_ONLY = "only the lab has them in this version: --target lab"
 
 ABILITIES: dict[str, Ability] = {
@@ -27,8 +28,11 @@ ABILITIES: dict[str, Ability] = {
     "NodeAccess": Ability("access to the processes of the replicas", by_kind={"kubernetes": _HELPER}),
     "HasGpus": Ability("GPUs that nvidia-smi can reset", _LAB_ONLY),
     "HasGpuNodes": Ability("nodes whose GPUs a job can reset", "use `how: crash`", {"kubernetes": _ACCOUNT}),
-    "HasProxies": Ability("ledger proxies in front of the replicas", _LAB_ONLY, {"kubernetes": _HELPER}),
-    "HasNetwork": Ability("a network of the replicas that can be shaped", "use --target lab", {"kubernetes": _HELPER}),
+    "HasUnits": Ability("units that can be stopped and started again", "use `how: crash`"),
+    "HasProxies": Ability("ledger proxies in front of the replicas", by_kind={"kubernetes": _HELPER, "hosts": _ROUTER}),
+    "HasNetwork": Ability(
+        "a network of the replicas that can be shaped", by_kind={"kubernetes": _HELPER, "hosts": _ROUTER}
+    ),
 }
 
 

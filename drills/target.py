@@ -42,7 +42,17 @@ LAB_CACHED: Final = {"header": "x-cache", "value": "hit"}
 LAB_ALERT_TIMES: Final = AlertTimes(1.0, 1.0, 1.0, 5.0, 0.0)
 
 _LAB_ONLY = ("entry", "startup", "port_base")
-_NOT_LAB = ("endpoint", "kubernetes", "hosts", "router", "degradation", "prometheus", "alertmanager", "capacity")
+_NOT_LAB = (
+    "endpoint",
+    "kubernetes",
+    "hosts",
+    "ledger",
+    "router",
+    "degradation",
+    "prometheus",
+    "alertmanager",
+    "capacity",
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,7 @@ class TargetSpec:
     lab: LabOptions | None = None
     kubernetes: Kubernetes | None = None
     hosts: tuple[GpuHost, ...] = ()
+    ledger: bool = False  # of hosts: a proxy in front of each engine in every run
     router: Router | None = None
     prometheus: Prometheus | None = None
     alertmanager: Alertmanager | None = None
@@ -106,6 +117,8 @@ class TargetSpec:
             found.add("HasGpus")
         if self.kind == LAB:
             found.add("HasNetwork")
+        if self.kind == "hosts" and self.router and self.router.addresses:
+            found |= {"HasNetwork", "HasProxies"}
         return frozenset(found)
 
     def service_labels(self) -> dict[str, str]:
@@ -255,6 +268,7 @@ def _spec(document: Document, name: str) -> TargetSpec:
         return spec
     _refuse(document, file, key, _LAB_ONLY, "is for the lab only; remove it")
     _can_be_kept(document, file, key)
+    _router_fits(document, file, key)
     return _declared(document, file, key, _kind(document, file, key), name)
 
 
@@ -286,6 +300,19 @@ def _can_be_kept(document: Document, file: TargetFile, key: Key) -> None:
         raise document.problem((*key, "alerts", "mode"), "observe needs the section 'alertmanager', which silences")
 
 
+def _router_fits(document: Document, file: TargetFile, key: Key) -> None:
+    """Refuse what tells a router apart at another kind of target, and a ledger of what nobody can tell apart."""
+    on_hosts = _kind(document, file, key) == "hosts"
+    if on_hosts and file.router and file.router.selector:
+        raise document.problem((*key, "router", "selector"), "selects pods; for hosts write addresses: [10.0.0.5]")
+    if not on_hosts and file.router and file.router.addresses:
+        raise document.problem((*key, "router", "addresses"), "is for hosts; pods of a router are found by selector")
+    if not on_hosts and "ledger" in file.model_fields_set:
+        raise document.problem((*key, "ledger"), "is for hosts; write kubernetes: {ledger: true}")
+    if file.ledger and not (file.router and file.router.addresses):
+        raise document.problem((*key, "ledger"), "needs router.addresses: what the router sends is what it holds")
+
+
 def _refuse(document: Document, file: TargetFile, key: Key, names: tuple[str, ...], why: str) -> None:
     for name in names:
         if name in file.model_fields_set:
@@ -313,11 +340,12 @@ def _declared(document: Document, file: TargetFile, key: Key, kind: str, name: s
         alerts_mode=file.alerts.mode,
         alerts_labels=file.alerts.labels,
         live_load=file.capacity.live if file.capacity else None,
-        expected_replicas=len(file.hosts) if kind == "hosts" else None,
+        expected_replicas=sum(host.role == "primary" for host in file.hosts) if kind == "hosts" else None,
         capacity_per_replica=file.capacity.per_replica if file.capacity else None,
         alert_times=_alert_times(file),
         kubernetes=file.kubernetes,
         hosts=file.hosts,
+        ledger=file.ledger,
         router=file.router,
         prometheus=file.prometheus,
         alertmanager=file.alertmanager,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from pathlib import Path
@@ -105,6 +106,13 @@ def _address(value: Any) -> Any:
     return value
 
 
+def _ipv4(value: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(value))
+    except ValueError:
+        raise ValueError(f"{shown(value)} is not an IPv4 address; write for example 10.0.0.5") from None
+
+
 def _bound(value: Any) -> Any:
     """Read `{p99: 1s}`."""
     if isinstance(value, Bound):
@@ -205,6 +213,7 @@ class GpuHost(Params):
     user: Line
     key: KeyPath | None = None  # None: a key of the SSH agent
     unit: Line
+    role: Literal["primary", "fallback"] = "primary"
     port: Port = 8000
     ssh_port: Port = 22
     jump: Jump | None = None
@@ -221,6 +230,7 @@ class Router(Params):
     kind: Literal["vllm-router", "other"]
     metrics: Url | None = None
     selector: Line | None = None  # of its pods, in the namespace of the replicas
+    addresses: Annotated[tuple[Annotated[Line, AfterValidator(_ipv4)], ...], Field(max_length=50)] = ()  # it sends from
 
 
 class CachedHeader(Params):
@@ -342,6 +352,7 @@ class TargetFile(Params):
     sla: SlaFile | None = None
     kubernetes: Kubernetes | None = None
     hosts: tuple[GpuHost, ...] = ()
+    ledger: bool = False  # of hosts: put a ledger proxy in front of each engine for the time of a run
     router: Router | None = None
     degradation: Degradation | None = None
     prometheus: Prometheus | None = None

@@ -21,8 +21,10 @@ OLDEST: Final = (3, 9)
 MODULES: Final = (
     "drills",
     "drills.access",
+    "drills.access.farlines",
     "drills.access.gpu_restore",
     "drills.access.holders",
+    "drills.access.iptables",
     "drills.access.lateness",
     "drills.access.local",
     "drills.access.nodemarks",
@@ -33,7 +35,20 @@ MODULES: Final = (
     "drills.access.unpack",
     "drills.errors",
     "drills.files",
+    "drills.fronts",
+    "drills.fronts.oldlinks",
+    "drills.fronts.onhost",
+    "drills.fronts.places",
+    "drills.fronts.words",
+    "drills.ledger",
     "drills.plain",
+    "drills.proxy",
+    "drills.proxy_beat",
+    "drills.proxy_control",
+    "drills.proxy_faults",
+    "drills.proxy_files",
+    "drills.proxy_link",
+    "drills.wire",
 )
 PACKAGE: Final = Path(drills.__file__).parent
 

@@ -103,8 +103,6 @@ class PacketLoss:
     def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:
         """Refuse what could not be done, or not be undone; the rules are tried in a namespace made for that."""
         refusals = []
-        if len({victim.host for victim in victims}) > 1:
-            refusals.append("the victims are on several hosts; choose them on one")
         for victim in victims:
             try:
                 host, net = target.host(victim.host), cast("HasNetwork", target).network(victim)
@@ -157,6 +155,7 @@ class PacketLoss:
         kind = self._kind(host, programs, snapshot)
         return {
             "replica": victim.name,
+            "host": victim.host,
             "netns": net["netns"],
             "kind": kind,
             "iptables": programs.paths[kind],
@@ -171,6 +170,8 @@ class PacketLoss:
         """Return our rules in the order in which they are put: chains are full before anything leads to them."""
         peers = [address for peer in self.params.peers for address in _addresses(peer, net)]
         asked = self.params.ports or (net["port"],)
+        if kept := sorted({*asked} & {*net.get("kept_ports", ())}):
+            raise DrillError(f"ports: {kept[0]} is that of SSH, by which the drill is put back; leave it out")
         behind = {int(port): to for port, to in net.get("redirected", {}).items()}  # rules see a packet redirected
         ports = sorted({*asked, *(behind[port] for port in asked if port in behind)})
         rules: list[Rule] = []
@@ -216,8 +217,8 @@ class PacketLoss:
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
         """Put the rules in place, all of a victim's at once, if all victims are still those that were aimed at."""
         refuse_others(receipt, target.replicas())
-        host = target.host(receipt.host)
         for link in receipt.prior["links"]:
+            host = _host(target, receipt, link)
             prefix = iptables.enter(host, link["netns"])
             ctx.tell("inject.hit", {"receipt": receipt.id, "victims": [link["replica"]]})
             iptables.restore(host, prefix, link["iptables"], _rules_of(link))
@@ -226,7 +227,7 @@ class PacketLoss:
 
     def counts(self, target: Target, receipt: Receipt) -> Json | None:
         """Return what was swallowed so far, {new, packets}; None where not all rules are in place."""
-        seen = [_count(target.host(receipt.host), link) for link in receipt.prior["links"]]
+        seen = [_count(_host(target, receipt, link), link) for link in receipt.prior["links"]]
         found = [one for one in seen if one is not None]
         return {key: sum(one[key] for one in found) for key in ("new", "packets")} if len(found) == len(seen) else None
 
@@ -234,10 +235,10 @@ class PacketLoss:
 
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Prove by the counters of our rules that packets are swallowed, or that no rule of ours is there."""
-        host, links = target.host(receipt.host), receipt.prior["links"]
+        links = receipt.prior["links"]
         deadline = ctx.mono() + PROOF_TIMEOUT_S
         while True:
-            seen = [_look(host, link, receipt.run) for link in links]
+            seen = [_look(_host(target, receipt, link), link, receipt.run) for link in links]
             waits = all(e["in_place"] for e in seen) and not all(e["packets"] for e in seen)
             if not waits or ctx.mono() > deadline or ctx.stopping():
                 break
@@ -247,22 +248,28 @@ class PacketLoss:
             on = True
         elif not any(e["rules"] for e in seen):
             on = False
-        others = [_elsewhere(host, link, receipt.run) for link in links]
+        others = [_elsewhere(target, receipt, link) for link in links]
         now = target.replicas()
         ways = [_management(target, r) for r in now if r.name in {link["replica"] for link in links}]
         well = untouched(receipt.prior["bystanders"], now)
         clear = not any(e["rules"] for e in others) and all(e["answers"] for e in ways)
-        return Observation(on, (*seen, *others, *ways), well and clear)
+        known = not any(e["silent"] for e in others)
+        return Observation(on, (*seen, *others, *ways), (well and clear) and (known or None))
 
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Delete exactly our rules, then compare with what was there before."""
         restored = receipts.revert(target, receipt, ctx)
-        host = target.host(receipt.host)
-        changed = [line for link in receipt.prior["links"] for line in _changed(host, link)]
+        links = receipt.prior["links"]
+        changed = [line for link in links for line in _changed(_host(target, receipt, link), link)]
         if restored is Restored.CLEAN and changed:
             ctx.tell("undo.failed", {"receipt": receipt.id, "manual": [f"# {line}" for line in changed]})
             return Restored.DIRTY
         return restored
+
+
+def _host(target: Target, receipt: Receipt, link: Json) -> Host:
+    """Return the host of one victim."""
+    return target.host(link.get("host", receipt.host))
 
 
 def _rule(chain: str, what: str, tag: str, match: tuple[str, ...], target: tuple[str, ...]) -> Rule:
@@ -276,7 +283,7 @@ def _rules_of(link: Json) -> list[Rule]:
 def _addresses(peer: str, net: Json) -> list[str]:
     """Return all addresses of a peer: of a name that the target knows, or an IPv4 address or network itself."""
     if peer in net["peers"] and not net["peers"][peer]:
-        raise DrillError(f"peers: no pod of the {peer} is there; mend {peer}.selector of the target")
+        raise DrillError(f"peers: no address of the {peer} is known; mend {peer}.selector of the target")
     if peer in net["peers"]:
         return [f"{address}/32" for address in net["peers"][peer]]
     try:
@@ -288,7 +295,7 @@ def _addresses(peer: str, net: Json) -> list[str]:
 def _undo(link: Json) -> list[Json]:
     """Return the undo steps of one victim; they are carried out from the last to the first."""
     steps: list[Json] = []
-    base = {"netns": link["netns"], "iptables": link["iptables"], "table": iptables.TABLE}
+    base = {"netns": link["netns"], "iptables": link["iptables"], "table": iptables.TABLE, "host": link["host"]}
     for rule in _rules_of(link):
         if rule.what == "jump":
             steps.append({"do": "unchain", **base, "chain": rule.words[-1]})
@@ -330,12 +337,26 @@ def _count(host: Host, link: Json) -> Json | None:
     return found
 
 
-def _elsewhere(host: Host, link: Json, run: str) -> Json:
-    """Look for rules of this run where none may be."""
-    found = {name: len(_found(host, netns, run)) for name, netns in link["others"].items()}
+def _elsewhere(target: Target, receipt: Receipt, link: Json) -> Json:
+    """Look for rules of this run where none may be: in other networks of the victim's host, on other hosts."""
+    links = receipt.prior["links"]
+    hit, hosts = {one["replica"] for one in links}, {one.get("host") for one in links}
+    found: dict[str, int] = {}
+    silent: list[str] = []
+    for name, place in link["others"].items():
+        away = (place or {}).get("host")
+        if name in hit or away in hosts - {None}:
+            continue
+        try:
+            host = target.host(away) if away else _host(target, receipt, link)
+            found[name] = len(_found(host, None if away else place, receipt.run))
+        except DrillError:
+            if not away:
+                raise
+            silent.append(name)  # it is no victim's, so nobody waits for it
     total = sum(found.values())
     evidence = {"what": "rules of this run elsewhere", "found": total > 0, "rules": total}
-    return evidence | {"looked_at": sorted(found), "replica": link["replica"]}
+    return evidence | {"looked_at": sorted(found), "silent": silent, "replica": link["replica"]}
 
 
 def _management(target: Target, replica: Replica) -> Json:

@@ -99,12 +99,9 @@ def up(spot: Json) -> Json:
     if _called_off(spot):  # by a recovery, after whoever gave this order had died
         ontarget.carry_out(words.undo([spot]))
         raise DrillError("it was called off meanwhile")
-    if spot.get("sources") is None:  # else nothing but what they send can show it, on connections that are new
+    if spot.get("sources") is None:  # else it shows only once they have sent something on a connection that is new
         _until_through(spot)
-        return {"let_go": oldlinks.let_go(prefix, spot)}
-    let_go = oldlinks.let_go(prefix, spot)
-    _until_through(spot)
-    return {"let_go": let_go}
+    return {"let_go": oldlinks.let_go(prefix, spot)}
 
 
 def look(spot: Json) -> Json:
@@ -121,7 +118,9 @@ def look(spot: Json) -> Json:
     rules = [line for lines in snapshot.values() for line in lines if mark in line]
     found |= {"rules": len(rules), "beside": len(oldlinks.beside(prefix, spot))}
     found["changed"] = iptables.difference(spot["snapshot"], snapshot)
-    return found | {"through": bool(rules) and lives and _goes_through(spot)}
+    through = bool(rules) and lives and _goes_through(spot)
+    why = {"why": _why_not_through(spot)} if rules and lives and not through and spot.get("sources") is not None else {}
+    return found | {"through": through, **why}
 
 
 def collect(spot: Json) -> Json:
@@ -198,20 +197,18 @@ def _until_through(spot: Json) -> None:
     deadline = time.monotonic() + PROOF_S
     while not _goes_through(spot):
         if time.monotonic() > deadline:
-            raise DrillError(_why_not_through(spot))
+            raise DrillError("no request from its node goes through the proxy")
         time.sleep(POLL_S)
 
 
 def _why_not_through(spot: Json) -> str:
-    if spot.get("sources") is None:
-        return "no request from its node goes through the proxy"
     listed = iptables.call(HOST, [], spot["iptables"], "-v", "-S", table=words.TABLE)
     mark = f"-{words.mark(spot, spot['tag'])}-ledger"
     lines = "\n".join(line for line in listed.splitlines() if mark in line)
     if any(iptables.counters(lines, words.CHAIN)):
         return f"what the router sends is led to port {spot['listen']}, where this host's firewall must let it in"
     return (
-        f"nothing has come from the router ({', '.join(spot['sources'])}) to port {spot['port']} for {PROOF_S:.0f} s: "
+        f"nothing has come from the router ({', '.join(spot['sources'])}) to port {spot['port']} since: "
         "name the addresses that it sends from in router.addresses"
     )
 

@@ -85,7 +85,7 @@ def sockets(spot: Json) -> Iterator[tuple[str, int, str]]:
 def start(host: LocalHost, spot: Json, argv: Sequence[str]) -> None:
     """Start the proxy so that it outlives whoever asked for it: on a host with systemd as a unit of its own.
 
-    There a session's processes may all be ended with it.
+    There a session's processes may all be ended with it. A manager of units reads $NAME in their words, and $$ as $.
     """
     log = f"{spot['folder']}/proxy.log"
     runner = shutil.which("systemd-run") if spot["netns"] is None and SYSTEMD.is_dir() else None
@@ -93,7 +93,7 @@ def start(host: LocalHost, spot: Json, argv: Sequence[str]) -> None:
         host.spawn(argv, log=log)
         return
     unit = f"--unit=drill-proxy-{words.mark(spot, spot['tag'])}"
-    logged = ["/bin/sh", "-c", 'exec "$@" >> "$0" 2>&1', log, *argv]
+    logged = [word.replace("$", "$$") for word in ("/bin/sh", "-c", 'exec "$@" >> "$0" 2>&1', log, *argv)]
     done = host.run([runner, "--quiet", "--collect", unit, *logged], timeout_s=START_S)
     if done.rc:
         why = (done.err.strip().splitlines() or ["no reason given"])[-1]

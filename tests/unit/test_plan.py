@@ -327,7 +327,7 @@ def test_a_fault_that_is_over_before_its_proof_is_refused(delay: str, refused: b
 
 def test_a_route_needs_proxies() -> None:
     spec = target.from_document(yamlfile.parse(Path("d.yaml"), HOSTS)).pick()
-    said = "needs ledger proxies in front of the replicas, which the target 'metal' of kind hosts does not have; only"
+    said = "needs ledger proxies in front of the replicas, which the target 'metal' of kind hosts does not have; name"
     assert said in problem(ROUTE, spec)
 
 

@@ -121,6 +121,47 @@ def test_hosts_cannot_be_drilled_yet(tmp_path: Path) -> None:
         spec.require_supported()
 
 
+HOSTS = """
+targets:
+  metal:
+    endpoint: {url: "https://llm.example/v1", model: m}
+    sla: {ttft: {p99: 1s}, e2e: {p99: 12s}, max_gap: {p99: 2s}, errors: 1%}
+    hosts:
+      - {name: gpu-1, address: 10.0.0.7, user: drill, unit: vllm.service}
+    ROUTER
+"""
+
+
+def metal(tmp_path: Path, router: str) -> target.TargetSpec:
+    return load(tmp_path, HOSTS.replace("ROUTER", router)).pick("metal")
+
+
+def test_hosts_need_to_know_the_router_before_its_traffic_is_touched(tmp_path: Path) -> None:
+    shaped = {"HasNetwork", "HasProxies"}
+    assert not shaped & metal(tmp_path, "router: {kind: other}").abilities()
+    known = metal(tmp_path, "router: {kind: other, addresses: [10.0.0.5]}\n    ledger: true")
+    assert shaped <= known.abilities()
+    assert known.ledger
+    assert not known.to_json().get("ledger"), "where a proxy stands is no promise to anybody"
+
+
+@pytest.mark.parametrize(
+    ("router", "said"),
+    [
+        ("router: {kind: other, addresses: [router-1]}", "'router-1' is not an IPv4 address; write for example 10"),
+        ("router: {kind: other, selector: app=router}", "selects pods; for hosts write addresses: [10.0.0.5]"),
+        ("ledger: true", "needs router.addresses: what the router sends is what it holds"),
+    ],
+)
+def test_a_router_that_does_not_fit(tmp_path: Path, router: str, said: str) -> None:
+    assert said in problem(tmp_path, HOSTS.replace("ROUTER", router))
+
+
+def test_what_is_for_hosts_only(tmp_path: Path) -> None:
+    said = problem(tmp_path, GOOD.replace("  staging:\n", "  staging:\n    ledger: true\n"))
+    assert "ledger: is for hosts; write kubernetes: {ledger: true}" in said
+
+
 def test_a_cluster_can_be_drilled(tmp_path: Path) -> None:
     spec = load(tmp_path, GOOD).pick("staging")
     spec.require_supported()
