@@ -105,9 +105,8 @@ def worst(timers: Iterable[Json]) -> Json:
 
 def parts(receipt: Receipt) -> dict[str, Receipt]:
     """Return for each machine its part of a receipt. An undo step that names no host is for the receipt's own."""
-    names = {str(step.get("host", receipt.host)) for step in receipt.undo} | (
-        {receipt.host} if receipt.holds else set()
-    )
+    names = {str(step.get("host", receipt.host)) for step in receipt.undo}
+    names |= {receipt.host} if receipt.holds or not names else set()
     return {
         name: replace(
             receipt,
