@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import urllib3
 
     from drills.custody import Custody
-    from drills.nodes import GpuNode
+    from drills.nodes import GpuNode, UnitHost
 
 
 class Verdict(StrEnum):
@@ -309,6 +309,14 @@ class HasGpuNodes(Protocol):
 
     def gpu_node(self, name: str, run: str | None = None) -> GpuNode:
         """Return the node of that name, through the helper of that run (None: the present one). Raises Refused."""
+
+
+@runtime_checkable
+class HasUnits(Protocol):
+    """Replicas are units of their hosts' service manager, which can be stopped there and started again."""
+
+    def unit_host(self, name: str) -> UnitHost:
+        """Return the host of that name with its units."""
 
 
 @runtime_checkable

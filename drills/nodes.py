@@ -1,4 +1,7 @@
-"""A node that carries GPUs, as a fault sees it: what it says of itself, what may be changed on it, and its resets."""
+"""A machine that carries GPUs, as a fault sees it: what it says of itself, and what may be changed on it.
+
+A node of a cluster is cordoned and resets by a job; a host with a service manager stops and starts its units.
+"""
 
 from __future__ import annotations
 
@@ -75,3 +78,37 @@ class GpuNode(Protocol):
 
     def reset(self, job: str) -> Json | None:
         """Return {active, rc, text, began_s, ended_s} of a reset; None when it was not begun."""
+
+
+class UnitHost(Protocol):
+    """A host on which replicas are units of systemd. `uid` of a unit names its present run, as a replica's does.
+
+    A unit is stopped only after a note of that was written there, and started again only while the note is there.
+    """
+
+    name: str
+
+    @property
+    def host(self) -> Host:
+        """Return where commands run."""
+
+    def refusals(self, victims: Sequence[Replica], *, stop: bool) -> list[str]:
+        """Return why these replicas cannot be stopped (else: crashed) and come back, a sentence each. Reads only."""
+
+    def survey(self) -> Json:
+        """Return which GPUs there are and who holds them (`drills.access.gpunodes`)."""
+
+    def unit_of(self, victim: str) -> str:
+        """Return the unit of the replica of that name."""
+
+    def units(self, names: Sequence[str]) -> dict[str, Json]:
+        """Return {"uid", "state", "sub", "job": bool} of each unit; its state is systemd's own word."""
+
+    def to_pause(self, survey: Json, gpus: Sequence[str], victims: Sequence[str]) -> dict[str, str]:
+        """Return which units that may be paused are to be, with their uid: those that hold these GPUs, and declared."""
+
+    def stop(self, unit: str, uid: str, note: str) -> None:
+        """Write the note and have the unit stopped. Refused when it is another run of it by now."""
+
+    def command_of_start(self, unit: str, note: str, bases: Sequence[str] = ()) -> list[str]:
+        """Return the command that starts it again if we stopped it, unless these GPUs are for a person to look at."""

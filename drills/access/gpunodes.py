@@ -1,11 +1,12 @@
 """The GPUs of a node as its kernel and nvidia-smi know them: `python -m drills.access.gpunodes --smi COMMAND...`.
 
     {"gpus": {UUID: {"device", "architecture", "virtualization"}},
-     "holders": [{"pid", "start", "title", "device", "state", "ppid", "parents", "gpu": UUID, "pod": UID or ""}],
+     "holders": [{"pid", "start", "title", "device", "state", "ppid", "parents", "gpu": UUID, "pod": UID or "",
+                  "unit": service of systemd or ""}],
      "nvswitch": bool, "fabric_manager": bool, "blind": processes that could not be looked into, "errors": [...]}
 
-A holder is a process that has the device file open; its pod is that of its control group. It needs the node's process
-ids (`hostPID`); device files are looked up as the node's first process sees them. Standard library only.
+A holder is a process that has the device file open; its pod, or its unit, is that of its control group. It needs the
+node's process ids (`hostPID`); device files are looked up as the node's first process sees them. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Json = dict[str, Any]
 NODE_ROOT = "/proc/1/root"
 TIMEOUT_S = 40.0
 COMM_LENGTH = 15  # of a name as the kernel keeps it
+_UNIT = re.compile(r"(?:/[^/]+\.slice)*/([^/]+\.service)(?:/|$)")
 #: systemd's names have underscores where the UID has dashes.
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})(?![0-9a-f])")
 
@@ -59,7 +61,10 @@ def look(smi: list[str]) -> Json:
         answer["errors"].append(f"nvidia-smi -q -x: status {done.returncode}: {(done.stdout + done.stderr)[:200]}")
     gpu_of = {f"{NODE_ROOT}{gpu['device']}": uuid for uuid, gpu in answer["gpus"].items()}
     found, answer["blind"] = holders.find(gpu_of)
-    answer["holders"] = [{**h, "gpu": gpu_of[h["device"]], "pod": pod_of(_groups(h["pid"]))} for h in found]
+    for holder in found:
+        groups = _groups(holder["pid"])
+        whose = {"pod": pod_of(groups), "unit": unit_of(groups)}
+        answer["holders"].append({**holder, "gpu": gpu_of[holder["device"]], **whose})
     return answer
 
 
@@ -87,6 +92,19 @@ def pod_of(groups: str) -> str:
     """Return the UID of the pod that a process with these control groups belongs to; "" when it is of none."""
     found = _POD.search(groups)
     return found[1].replace("_", "-") if found else ""
+
+
+def unit_of(groups: str) -> str:
+    """Return the service that a process with these control groups belongs to; "" for sessions, users' own, containers.
+
+    systemd tells processes apart by its own hierarchy: the only one, or the one that carries its name.
+    """
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        found = _UNIT.match(path) if controllers in ("", "name=systemd") else None
+        if found and not found[1].startswith("user@"):
+            return found[1]
+    return ""
 
 
 def _groups(pid: int) -> str:

@@ -16,8 +16,9 @@ from drills.probes import gpu_host
 
 KILL_AFTER_S: Final = 10.0  # an nvidia-smi that ignores TERM
 PERSISTENCE_TIMEOUT_S: Final = 30.0
-#: From the last look at who holds a GPU until its settings are back.
-GPU_S: Final = RESET_TIMEOUT_S + KILL_AFTER_S + FABRIC_TIMEOUT_S + gpu_notes.RESTORE_TIMEOUT_S
+#: A reset from its begin to its end, and with it all that follows until the settings are back.
+ATTEMPT_S: Final = RESET_TIMEOUT_S + KILL_AFTER_S
+GPU_S: Final = ATTEMPT_S + FABRIC_TIMEOUT_S + gpu_notes.RESTORE_TIMEOUT_S
 
 
 class NotedDeed(GpuDeed):

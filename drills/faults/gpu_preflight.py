@@ -11,8 +11,8 @@ from drills.probes import gpu_host
 TROUBLE = frozenset({46, 48, 64, 74, 79, 94, 95, 109, 119, 120, 136, 140, 143, 155, 156, 158})
 
 
-def of_victims(victims: Sequence[Replica]) -> Iterator[str]:
-    """Say what is wrong with the victims as the target describes them."""
+def of_victims(victims: Sequence[Replica], *, gated: bool = True) -> Iterator[str]:
+    """Say what is wrong with the victims as the target describes them; `gated`: their restart has to be held back."""
     hosts = sorted({v.host for v in victims})
     if len(hosts) > 1:
         yield f"the victims are on several hosts ({', '.join(hosts)}): one reset drill is for one host"
@@ -26,10 +26,10 @@ def of_victims(victims: Sequence[Replica]) -> Iterator[str]:
                 yield f"{victim.name}: its GPU is named '{gpu}', not by UUID, and indexes move between boots"
         if not (victim.engine_pid and victim.engine_start and victim.pid and victim.pid_start):
             yield f"{victim.name}: its server and engine processes are not known, so they cannot be killed safely"
-        if victim.gate is None:
+        if gated and victim.gate is None:
             yield (
                 f"{victim.name}: its restart waits for no gate, so its supervisor would start it into the reset; "
-                "make it wait with `flock -s` on a lock file before it starts"
+                "make it wait with `flock -s` on a lock file before it starts (`drill doctor` shows how)"
             )
 
 

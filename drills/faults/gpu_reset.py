@@ -2,7 +2,8 @@
 
 `how: crash` is what a lost GPU looks like: the engine is killed, the supervisor's restart waits at a gate (a lock
 the on-target timer holds), the GPU is reset, and revert opens the gate. Its deed is in `drills.faults.gpu_reset_crash`.
-`how: planned`, the only way on Kubernetes, is in `drills.faults.gpu_reset_planned`.
+`how: planned`, the only way on Kubernetes, is in `drills.faults.gpu_reset_planned`; on hosts, where a unit is stopped
+for it, in `drills.faults.gpu_reset_units`.
 
 A crash's reset runs detached on the host and leaves notes (`drills.faults.gpu_notes`): a driver that dies neither ends
 nor repeats it. A refused reset changes nothing and is reported as such: the fault is then not proven. An end
@@ -12,19 +13,23 @@ that nobody can explain is never repeated; a person has to look at the GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Final, Literal, cast
 
 from drills import receipts
 from drills.errors import DrillError, Refused, UsageError
-from drills.faults import gpu_notes, gpu_preflight, gpu_reset_crash, gpu_reset_planned, reset_outcome
+from drills.faults import gpu_notes, gpu_preflight, gpu_reset_crash, gpu_reset_planned, gpu_reset_units
 from drills.faults.common import FaultParams, bystanders, how_for, pinned, untouched
+from drills.faults.gpu_noted_proof import conclude, engine_evidence, reset_evidence
 from drills.faults.gpu_reset_crash import CrashDeed
 from drills.faults.gpu_reset_planned import PlannedReset
-from drills.model import Context, HasGpus, Host, Json, Observation, Receipt, Replica, Restored, Target
+from drills.faults.gpu_reset_units import UnitsReset
+from drills.model import Context, HasGpus, HasUnits, Observation, Receipt, Replica, Restored, Target
 from drills.params import Duration
 from drills.probes import gpu_host
 
 How = Literal["crash", "planned"]
+#: A pod's restart cannot be held back from outside; a supervisor's can; and the lab's supervisor stops nobody.
+WAYS: Final = {"lab": ("crash",), "hosts": ("crash", "planned"), "kubernetes": ("planned",)}
 
 
 class GpuReset:
@@ -44,29 +49,35 @@ class GpuReset:
 
     def __init__(self, params: Params, kind: str) -> None:
         how = how_for(cast("str | dict[str, str]", params.how), kind)
-        other = "planned" if kind == "kubernetes" else "crash"
+        ways = WAYS[kind]
         if how is None:
-            raise UsageError(f"gpu-reset: how: nothing said for a target of kind '{kind}'; add `{kind}: {other}`")
-        if how != other:  # a pod's restart cannot be held back from outside; a supervisor's can
-            raise UsageError(f"gpu-reset: how: {how} is not for a target of kind '{kind}'; use {other}")
+            raise UsageError(f"gpu-reset: how: nothing said for a target of kind '{kind}'; add `{kind}: {ways[0]}`")
+        if how not in ways:
+            raise UsageError(f"gpu-reset: how: {how} is not for a target of kind '{kind}'; use {ways[0]}")
         self.params, self.kind, self.how = params, kind, how
-        self._planned = (
-            PlannedReset(self.name, params.model_dump(), params.budget_timeout) if how == "planned" else None
-        )
+        self._planned: PlannedReset | UnitsReset | None = None
+        if how == "planned" and kind == "hosts":
+            self._planned = UnitsReset(self)
+        elif how == "planned":
+            self._planned = PlannedReset(self.name, params.model_dump(), params.budget_timeout)
 
     @property
     def unused(self) -> tuple[str, ...]:
         """Return the parameters that mean nothing for this way."""
-        return () if self._planned else ("budget_timeout",)
+        return () if isinstance(self._planned, PlannedReset) else ("budget_timeout",)
 
     def needs(self) -> frozenset[str]:
-        """Return that the target must have GPUs, and for the planned way nodes that may be worked on."""
-        return frozenset({"HasGpuNodes", "NodeAccess", "CanEvict"} if self._planned else {"HasGpus"})
+        """Return that the target must have GPUs, and for the planned way nodes, or units, that may be worked on."""
+        if isinstance(self._planned, PlannedReset):
+            return frozenset({"HasGpuNodes", "NodeAccess", "CanEvict"})
+        return frozenset({"HasGpus", "HasUnits"} if self._planned else {"HasGpus"})
 
     @property
     def deed_s(self) -> float:
         """Return the longest time that the deed takes, in seconds; the way back waits for one that is under way."""
-        return gpu_reset_planned.deed_s() if self._planned else gpu_reset_crash.DEED_S
+        if isinstance(self._planned, PlannedReset):
+            return gpu_reset_planned.deed_s()
+        return gpu_reset_units.deed_s() if self._planned else gpu_reset_crash.DEED_S
 
     # ---- before --------------------------------------------------------------------------------------
 
@@ -80,6 +91,8 @@ class GpuReset:
         host_name, uuids = victims[0].host, [gpu for v in victims for gpu in v.gpus]
         host = target.host(host_name)
         try:
+            if isinstance(target, HasUnits):
+                reasons += target.unit_host(host_name).refusals(victims, stop=False)
             now = gpu_host.look(target, host_name)
             reasons += gpu_preflight.of_machine(now)
             if now["source"] is not None:
@@ -124,7 +137,7 @@ class GpuReset:
     # ---- the deed ------------------------------------------------------------------------------------
 
     def inject(self, target: Target, receipt: Receipt, ctx: Context) -> None:
-        """Kill the engines, or have the pods leave; wait until their GPUs are free, reset each one, look at it."""
+        """Kill the engines, or have pods or units leave; wait until their GPUs are free, reset each one, look at it."""
         if self._planned:
             self._planned.inject(target, receipt, ctx)
         else:
@@ -137,13 +150,13 @@ class GpuReset:
         if self._planned:
             return self._planned.observe(target, receipt, ctx)
         host = target.host(receipt.host)
-        engines = [_engine_evidence(host, v) for v in receipt.victims]
+        engines = [engine_evidence(host, v) for v in receipt.victims]
         others_ok = untouched(receipt.prior["bystanders"], target.replicas())
         resets = {uuid: gpu_notes.read(host, base) for uuid, base in receipt.prior["bases"].items()}
         if all(reset is None for reset in resets.values()):
             return Observation(False, ({"what": "notes of a reset", "present": False}, *engines), others_ok)
         now = gpu_host.look(target, receipt.host)
-        proofs = [_reset_evidence(receipt, now, uuid, reset) for uuid, reset in resets.items()]
+        proofs = [reset_evidence(receipt, now, uuid, reset) for uuid, reset in resets.items()]
         seen = [p["proven"] for p in proofs] + [e["gone"] for e in engines]
         on = False if False in seen else None if None in seen else True
         return Observation(on, (*proofs, *engines), others_ok)
@@ -154,39 +167,3 @@ class GpuReset:
             return self._planned.revert(target, receipt, ctx)
         conclude(target, receipt, ctx)
         return receipts.revert(target, receipt, ctx)
-
-
-def conclude(target: Target, receipt: Receipt, ctx: Context) -> None:
-    """Judge the resets of a driver that died before it could, by their notes and by how the GPUs are now."""
-    prior = receipt.prior["machine"]
-    for uuid, base in receipt.prior["bases"].items():
-
-        def problems(reset: gpu_notes.Reset, uuid: str = uuid) -> Sequence[str]:
-            now = gpu_host.look(target, receipt.host)
-            return reset_outcome.verify(uuid, prior, now, gpu_notes.elapsed_s(now, reset)).problems
-
-        gpu_notes.conclude(target.host(receipt.host), base, prior["gpus"][uuid]["pci"], ctx, problems)
-
-
-# ---- evidence --------------------------------------------------------------------------------------------
-
-
-def _reset_evidence(receipt: Receipt, now: Json, uuid: str, reset: gpu_notes.Reset | None) -> Json:
-    """Return the proof, one way or the other, that this GPU was reset."""
-    prior = receipt.prior["machine"]
-    rc, text = (reset.rc, reset.text) if reset else (None, "")
-    outcome = reset_outcome.classify(rc, text, prior["gpus"][uuid]["pci"]) if reset else "not begun"
-    if outcome != "ok":
-        meaning = reset_outcome.OUTCOMES.get(outcome, outcome)
-        return {"what": "reset", "gpu": uuid, "outcome": outcome, "meaning": meaning, "proven": False, "rc": rc}
-    found = reset_outcome.verify(uuid, prior, now, gpu_notes.elapsed_s(now, reset))
-    meaning = "its uptime restarted" if found.proven else reset_outcome.OUTCOMES[found.outcome]
-    if found.proven is None:
-        meaning = "reset reported, not independently proven: this driver tells no uptime"
-    proof = {"outcome": found.outcome, "meaning": meaning, "proven": found.proven, "rc": rc}
-    return {"what": "reset", **proof, "problems": list(found.problems), **found.evidence}
-
-
-def _engine_evidence(host: Host, victim: Json) -> Json:
-    gone = not host.alive(victim["engine_pid"], victim["engine_start"])
-    return {"what": "engine of the victim", "replica": victim["name"], "pid": victim["engine_pid"], "gone": gone}

@@ -75,8 +75,8 @@ def gpu_reset(facts: Facts) -> list[Stage]:
     hit = facts.hit
     if hit is None or "gpu-reset" not in facts.faults:
         return []
-    planned = _step(facts, "node.cordoned") is not None
-    before, after, starts, answered = _PLANNED if planned else _CRASH
+    ways = (way for told, way in _WAYS if _step(facts, told) is not None)
+    before, after, starts, answered = next(ways, _CRASH)
     steps = [(*named, _step(facts, step)) for step, *named in (*before, *_RESET, *after)]
     start, token = (*starts, _change(facts, "started", hit)), (*answered, _completion(facts, hit))
     return [_from_journal(*step) for step in (*steps, start, token)]
@@ -109,6 +109,20 @@ _PLANNED = (
     ("start", "the controller's new replica started"),
     ("first token", "the new replica answered"),
 )
+_STOPPED = (
+    (
+        ("unit.stopped", "stop", "the replica's unit was stopped"),
+        ("units.paused", "pause", "the units that watch the GPU were stopped"),
+    ),
+    (
+        ("units.restored", "restore", "the units that watch the GPU run again"),
+        ("unit.started", "unit start", "the replica's unit was started again"),
+    ),
+    ("start", "the replica's new process started"),
+    ("first token", "the replica answered from that GPU"),
+)
+#: by a step that only this way has
+_WAYS = (("node.cordoned", _PLANNED), ("unit.stopped", _STOPPED))
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ def params(how: object) -> GpuReset.Params:
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
-        ("planned", "hosts", "how: planned is not for a target of kind 'hosts'; use crash"),
+        ("planned", "lab", "how: planned is not for a target of kind 'lab'; use crash"),
         ("crash", "kubernetes", "how: crash is not for a target of kind 'kubernetes'; use planned"),
         ({"hosts": "crash"}, "lab", "nothing said for a target of kind 'lab'"),
     ],
