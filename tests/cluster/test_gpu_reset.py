@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from tests.cluster.driving import begun, declare, driller, kill_group, node_faul
 from tests.cluster.emulator import declared_helper, serving
 from tests.cluster.gpus import GpuEmulator
 from tests.lab.drilling import Driller, Ran, events
+from tests.sampling import SEED
 
 FAULT = "gpu-reset: {victims: 1, how: planned, budget_timeout: 3s}"
 CHECK = "replica_restart: {within: 150s}"
@@ -39,7 +39,6 @@ STEPS = [
 #: Where the driver is killed. By default at one point before, and one after the reset has begun; FULL=1 tries all.
 BEFORE = ("receipt", "timer.armed", "inject.begin", "inject.hit", *STEPS[:4])
 AFTER = (*STEPS[4:], "inject.end", "proof.on", "revert.begin", "proof.off", "revert.end")
-SEED = int(os.environ.get("SEED") or secrets.randbelow(10_000))
 
 
 def points() -> list[str]:

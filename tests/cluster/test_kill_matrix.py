@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import time
@@ -25,10 +24,10 @@ from tests.cluster.driving import begun, driller, kill_group, place, signed_in, 
 from tests.cluster.emulator import serving
 from tests.cluster.served import Served
 from tests.lab.drilling import Driller, events
+from tests.sampling import SEED
 
 POLL_S = 0.02
 REACH_S = 240.0
-SEED = int(os.environ.get("SEED") or secrets.randbelow(10_000))
 
 
 def points() -> list[tuple[str, str]]:
