@@ -62,6 +62,10 @@ def _kind(spec: TargetSpec) -> Kind:
         from drills.cluster import opening as cluster
 
         return cluster
+    if spec.kind == "hosts":
+        from drills.hosts import opening as hosts
+
+        return hosts
     raise UsageError(f"target '{spec.name}': kind {spec.kind} is not in this version; use --target {LAB}")
 
 

@@ -1,0 +1,94 @@
+"""What only GPU hosts need: that they can be reached, systemd for timers, and units that come back by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from drills import lock
+from drills.access.ssh import SshHost
+from drills.clock import Clock, utc
+from drills.custody import LockUnreadable
+from drills.doctor.finding import Finding, missing, ok, unknown
+from drills.doctor.wanted import Wanted
+from drills.errors import DrillError
+from drills.hosts.custody import HostsCustody
+from drills.hosts.gpuhost import AGAIN, whole
+from drills.hosts.machines import Machine, each
+from drills.hosts.target import HostsTarget
+from drills.hosts.units import Seen, UnitLooks
+from drills.model import Target
+from drills.target import TargetSpec
+
+GROUP: Final = "host"
+
+
+def examined(spec: TargetSpec, wanted: Wanted, machines: Sequence[Machine]) -> tuple[list[Finding], Target | None]:  # noqa: ARG001 - every drill needs the same of a host
+    """Look at each machine; returns what was found, and the target if all of them can be looked at."""
+    answers = each(machines, _of_machine)
+    found = [one for machine in machines for one in answers.said.get(machine.name, [])]
+    found += [missing(GROUP, name, str(error), refuses=True) for name, error in answers.failed.items()]
+    if answers.failed:
+        return found, None
+    keeper = HostsCustody(machines, spec.name)
+    return [*found, *_custody(keeper)], HostsTarget(spec, machines, keeper)
+
+
+def _of_machine(machine: Machine) -> list[Finding]:
+    machine.host.list(machine.state_dir)  # connects
+    looks = UnitLooks(machine.host, [entry.unit for entry in machine.entries]).look()
+    found = [_reached(machine), *_timer(machine)]
+    return found + [_unit(machine, entry.name, looks[whole(entry.unit)]) for entry in machine.entries]
+
+
+def _reached(machine: Machine) -> Finding:
+    host, entry = machine.host, machine.entries[0]
+    version = f", Python {host.python_version}" if isinstance(host, SshHost) else ""
+    return ok(GROUP, machine.name, f"{entry.address} lets {entry.user} in and work as root{version}")
+
+
+def _timer(machine: Machine) -> Iterator[Finding]:
+    """Yield what would undo a fault there when nobody can reach it."""
+    name = f"{machine.name} timer"
+    if isinstance(machine.host, SshHost) and not machine.host.has_systemd:
+        yield ok(GROUP, name, "a process of its own: systemd is not the init system there")
+    else:
+        yield ok(GROUP, name, "a transient unit of systemd")
+
+
+def _unit(machine: Machine, replica: str, seen: Seen) -> Finding:
+    name = f"{machine.name} {seen.unit}"
+    if seen.loaded != "loaded":
+        return missing(GROUP, name, f"is {seen.loaded}", f"mend `unit` of {replica} in drill.yaml", refuses=True)
+    if not seen.runs:
+        look = f"on {machine.name}: systemctl status {seen.unit}"
+        return missing(GROUP, name, f"is {seen.active} ({seen.sub})", look, refuses=True)
+    if seen.policy not in AGAIN:
+        what = f"has Restart={seen.policy}: a server whose engine died ends with status 0, and stays down"
+        fix = (f"on {machine.name}: systemctl edit {seen.unit}", "  [Service]", "  Restart=always")
+        return missing(GROUP, name, what, *fix)
+    if seen.engine is None:
+        what = "runs, and no process VLLM::EngineCore is below its main process: the engine must not be in a container"
+        return missing(GROUP, name, what)
+    return ok(GROUP, name, f"runs, and systemd starts it again (Restart={seen.policy})")
+
+
+def _custody(keeper: HostsCustody) -> Iterator[Finding]:
+    """Yield whether somebody drills it, or has left something."""
+    try:
+        held, found = keeper.held(), keeper.found()
+    except LockUnreadable as error:
+        yield missing("custody", "lock", str(error), refuses=True)
+        return
+    except DrillError as error:
+        yield unknown("custody", "lock", str(error), refuses=True)
+        return
+    left = bool(found.outstanding or found.unreadable)
+    if held is not None and not lock.dead(held, Clock()):
+        what = f"run {held.run} of {held.owner} drills since {utc(held.taken_wall)}"
+        yield missing("custody", "lock", what, f"wait for it, or: drill stop {held.run}", refuses=True)
+    elif left or held is not None:
+        what = "an earlier run was cut short" + (" and is not put back" if left else "")
+        yield missing("custody", "leftovers", what, f"drill recover --target {keeper.target}", refuses=True)
+    else:
+        yield ok("custody", "lock", "nobody drills it, and nothing is to be put back")
