@@ -60,8 +60,8 @@ class PlannedFault:
         if isinstance(how, dict):
             entry["params"]["how"] = how[kind]
         entry |= {"route": True} if victims.is_route(self.fault) else {}
-        warning = getattr(self.fault, "warning", "")
-        return entry | ({"warning": warning} if warning else {})
+        said = {key: getattr(self.fault, key, "") for key in ("warning", "emulates")}
+        return entry | {key: text for key, text in said.items() if text}
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ def _fault(plan: Json) -> list[str]:
         steps += [
             f"fault: {_item(fault, 'fault')}; {_aim(fault)}",
             *([f"note: {fault['warning']}"] if fault.get("warning") else []),
+            *([f"note: emulated: {fault['emulates']}"] if fault.get("emulates") else []),
             "write the receipt and arm the timer on the target before the deed; prove that it bites",
         ]
     last = "put it back, prove that it is off" if held else "a one-shot deed: prove that nothing of ours stays"

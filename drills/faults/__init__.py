@@ -10,11 +10,13 @@ from drills.faults.gpu_reset import GpuReset
 from drills.faults.noop import Noop
 from drills.faults.packet_loss import PacketLoss
 from drills.faults.pod_kill import PodKill
+from drills.faults.thermal_throttle import ThermalThrottle
 from drills.faults.upstream_delay import UpstreamDelay
 from drills.model import Fault, Receipt
 
 FAULTS: dict[str, Any] = {
-    fault.name: fault for fault in (Noop, PodKill, GpuReset, EngineKill, EngineHang, UpstreamDelay, PacketLoss)
+    fault.name: fault
+    for fault in (Noop, PodKill, GpuReset, EngineKill, EngineHang, UpstreamDelay, PacketLoss, ThermalThrottle)
 }
 
 

@@ -355,7 +355,7 @@ def _by_smi(answer: Json, smi: list[str]) -> None:
         elif line.strip():
             answer["errors"].append(line.strip())
     if not answer["gpus"]:
-        answer["errors"].append(f"nvidia-smi: status {done.returncode}: {done.stderr.strip()[:200]}")
+        answer["errors"].append(f"nvidia-smi: status {done.returncode}: {' '.join(done.stderr.split())[-200:]}")
         return
     answer["source"], answer["lab"] = "smi", "lab.uptime" in fields
     answer["count"] = len(answer["gpus"]) + sum("device handle" in error for error in answer["errors"])

@@ -140,6 +140,8 @@ def limits(facts: Facts) -> list[str]:
     lines += [prose(note) for note in [*(told.get("notes") or []), *(facts.evidence.plan.get("notes") or [])]]
     if facts.hit is not None:
         lines.append(ONE_INJECTION)
+        faults = facts.experiment.get("faults") or []
+        lines += [f"Emulated: {prose(fault['emulates'])}." for fault in faults if fault.get("emulates")]
     load = (facts.experiment.get("load") or {}).get("arrivals") or {}
     if load.get("kind") == "users":
         lines.append("Closed loop: users wait for their answers, so the load sinks when the service is slow.")

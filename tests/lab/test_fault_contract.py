@@ -93,6 +93,14 @@ def packets_are_lost(lab: Lab, receipt: Receipt) -> bool:
     return sum(int(row.split()[0]) for row in rows if " DROP " in row and receipt.run in row) > 0
 
 
+def gpu_is_capped(lab: Lab, receipt: Receipt) -> bool:
+    """Below half its clock, and for no reason of heat."""
+    uuids = [gpu for v in receipt.victims for gpu in v["gpus"]]
+    mine = [g for g in traces.gpus(lab) if g["uuid"] in uuids]
+    slow = [gpu_state.sm_clock_mhz(g) <= 0.5 * g["sm_clock_max_mhz"] for g in mine]
+    return bool(slow) and all(slow) and not any(g["event_reasons"] & ~1 for g in mine)
+
+
 PROCESSES = (("pid", "pid_start"), ("engine_pid", "engine_start"))
 
 
@@ -122,6 +130,8 @@ ROWS = [
     Row("gpu-reset", {"how": "crash"}, gpu_was_reset, deadline_s=15.0),
     Row("engine-kill", {}, engine_is_gone),
     Row("engine-hang", {}, engine_is_stopped),
+    Row("thermal-throttle", {"how": "clocks", "to": 0.5}, gpu_is_capped, deadline_s=15.0),
+    Row("thermal-throttle", {"how": "power", "to": 0.4}, gpu_is_capped, deadline_s=15.0),
     Row("upstream-delay", {"mode": "first_byte", "delay": 1.0}, answers_are_late, deadline_s=4.0),
     Row("packet-loss", {"mode": "reject", "iptables": "nft"}, link_is("refused")),
     Row("packet-loss", {"mode": "reject", "iptables": "legacy"}, link_is("refused")),

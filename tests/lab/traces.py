@@ -17,7 +17,7 @@ from drills.lab.client import Lab
 from drills.lab.gpu import state as gpu_state
 from drills.model import Json
 
-SETTINGS = ("persistence", "power_limit_w", "mig", "recovery_action")
+SETTINGS = ("persistence", "power_limit_w", "locked_clocks_mhz", "mig", "recovery_action")
 IDENTITY = ("uid", "pid", "pid_start", "engine_pid", "engine_start", "restarts")
 DECOY = """
 import sys, time
@@ -45,7 +45,7 @@ def gpus(lab: Lab) -> list[Json]:
 
 
 def settings(lab: Lab) -> dict[str, dict[str, object]]:
-    """The settings of each GPU that a reset may drop."""
+    """The settings of each GPU that a reset may drop, or a drill change."""
     return {gpu["uuid"]: {key: gpu[key] for key in SETTINGS} for gpu in gpus(lab)}
 
 

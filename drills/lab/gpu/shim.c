@@ -192,10 +192,8 @@ API int nvmlDeviceGetCurrentClocksEventReasons(Device *d, unsigned long long *ou
     double reasons, limit, standard;
     TRY(open_gpu(d, &gpu));
     TRY(value(d, "event_reasons", &reasons));
-    TRY(value(d, "power_limit_w", &limit));
-    TRY(value(d, "power_default_w", &standard));
     *out = (unsigned long long)reasons & (holders(gpu, pids) ? ~0x1ULL : ~0ULL); /* who holds it makes it work */
-    *out |= limit < standard ? 0x4 : 0;
+    if (!value(d, "power_limit_w", &limit) && !value(d, "power_default_w", &standard) && limit < standard) *out |= 0x4;
     return OK;
 }
 

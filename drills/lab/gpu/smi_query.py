@@ -39,6 +39,11 @@ def _action(_: Json, gpu: Json) -> str | None:
     return None if gpu["recovery_action"] is None else state.ACTIONS[gpu["recovery_action"]]
 
 
+def _event_reasons(_: Json, gpu: Json) -> str | None:
+    bits = state.event_reasons(gpu, held=bool(gpu["held_by"]))
+    return None if bits is None else f"0x{bits:016x}"
+
+
 def _used_mib(_: Json, gpu: Json) -> int:
     return state.memory_used_mib(gpu, gpu["held_by"])
 
@@ -71,7 +76,7 @@ FIELDS: dict[str, tuple[Getter, str]] = {
     "clocks.mem": (_of("memory_clock_mhz"), "MHz"),
     "clocks.max.sm": (_of("sm_clock_max_mhz"), "MHz"),
     "clocks.max.mem": (_of("memory_clock_max_mhz"), "MHz"),
-    "clocks_event_reasons.active": (lambda _, gpu: f"0x{state.event_reasons(gpu, held=bool(gpu['held_by'])):016x}", ""),
+    "clocks_event_reasons.active": (_event_reasons, ""),
     "power.draw": (_of("power_w"), "W"),
     "power.limit": (_of("power_limit_w"), "W"),
     "power.default_limit": (_of("power_default_w"), "W"),

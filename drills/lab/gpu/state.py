@@ -214,15 +214,22 @@ def holding(gpus: list[Json]) -> dict[str, list[Json]]:
 
 def sm_clock_mhz(gpu: Json) -> int:
     """Return the SM clock under a clock lock and a power cap."""
-    cap = gpu["power_limit_w"] / gpu["power_default_w"]
+    cap = gpu["power_limit_w"] / gpu["power_default_w"] if _capped(gpu) else 1.0
     locked = gpu["locked_clocks_mhz"] or [0, gpu["sm_clock_max_mhz"]]
     return int(min(gpu["sm_clock_mhz"] * min(1.0, cap), locked[1]))
 
 
-def event_reasons(gpu: Json, *, held: bool) -> int:
+def event_reasons(gpu: Json, *, held: bool) -> int | None:
     """Return why the clocks are where they are: a power cap shows as SwPowerCap, a clock lock as nothing at all."""
+    if gpu["event_reasons"] is None:
+        return None
     own = int(gpu["event_reasons"]) & (~IDLE if held else ~0)
-    return own | (0x4 if gpu["power_limit_w"] < gpu["power_default_w"] else 0)
+    return own | (0x4 if _capped(gpu) else 0)
+
+
+def _capped(gpu: Json) -> bool:
+    limit_w, default_w = gpu["power_limit_w"], gpu["power_default_w"]
+    return limit_w is not None and default_w is not None and limit_w < default_w
 
 
 def supported_clocks_mhz(gpu: Json) -> list[int]:
