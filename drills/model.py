@@ -417,8 +417,8 @@ class Fault(Protocol):
 
     One that aims at the route to all primaries, whom nobody can replace, says so with `route: ClassVar[bool] = True`;
     it takes no parameter `victims`. One whose proof takes its time says how much in `proof_s`, seconds: a fault phase
-    that is over sooner is refused. What people must know before they run one is its `warning`. Whoever waits asks the
-    context whether the run stops.
+    that is over sooner is refused. What people must know before they run one is its `warning`; what one stands for
+    without being it, its `emulates`. Whoever waits asks the context whether the run stops.
     """
 
     name: ClassVar[str]
