@@ -7,18 +7,17 @@ import fcntl
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from tests.machines import locks
+from tests.machines.errors import MachineError
+
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
-LOCK_TIMEOUT_S, POLL_S = 3600.0, 0.1  # a first build takes long
-
-
-class ClusterError(Exception):
-    """What keeps the test cluster from being built or started: one line, with what to do."""
+#: What keeps the test cluster from being built or started: one line, with what to do.
+ClusterError = MachineError
 
 
 def cache() -> Path:
@@ -64,11 +63,4 @@ def locked() -> Iterator[None]:
 
 def lock(file: IO[str], kind: int) -> None:
     """Take a lock (fcntl.LOCK_SH or LOCK_EX) on an open file, waiting for whoever has it."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            return fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ClusterError(f"test cluster: another up or down holds {file.name} and does not end") from None
-            time.sleep(POLL_S)
+    locks.lock(file, kind, "test cluster")

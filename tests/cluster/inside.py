@@ -7,14 +7,12 @@ the whole kernel is set in files of its own. Then it starts the components and s
 
 from __future__ import annotations
 
-import ctypes
 import http.client
 import json
 import os
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,9 +20,10 @@ from pathlib import Path
 
 from tests.cluster import build, cgroups, layout
 from tests.cluster.layout import Component
+from tests.machines import kernel
+from tests.machines.kernel import do
 
-#: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWPID, NEWNET; os.unshare came with Python 3.12.
-NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+NAMESPACES = kernel.NEWNS | kernel.NEWCGROUP | kernel.NEWUTS | kernel.NEWIPC | kernel.NEWPID | kernel.NEWNET
 #: What the kubelet would set for the whole kernel: it finds these values, in files of the node's own.
 KERNEL = {
     "kernel/keys/root_maxbytes": "25000000",
@@ -37,7 +36,6 @@ KERNEL = {
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESTART_S = 0.5
 POLL_S = 0.1
-COMMAND_TIMEOUT_S = 10.0
 
 
 def main() -> int:
@@ -46,7 +44,7 @@ def main() -> int:
     found = cgroups.hierarchies()
     paths = [Path(path) for path in json.loads((run / "cgroups.json").read_text())]
     cgroups.enter(paths)  # before anything else: from now on `cluster-down` finds it
-    _unshare()
+    kernel.call("unshare", NAMESPACES)
     if cgroups.version_2_only(found):
         cgroups.enter([path / cgroups.DAEMONS for path in paths])
     pid = os.fork()
@@ -54,12 +52,6 @@ def main() -> int:
         os._exit(_first_process(run, netns, found))
     (run / "pid").write_text(f"{pid}\n")
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _unshare() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(NAMESPACES):
-        raise OSError(ctypes.get_errno(), "unshare")
 
 
 def _first_process(run: Path, netns: int, found: list[cgroups.Hierarchy]) -> int:
@@ -72,13 +64,6 @@ def _first_process(run: Path, netns: int, found: list[cgroups.Hierarchy]) -> int
     except BaseException as e:
         print(f"node: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
     return 1
-
-
-def do(*command: str, fds: tuple[int, ...] = ()) -> None:
-    """Run a command that must succeed."""
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, pass_fds=fds, check=False)
-    if ran.returncode:
-        raise OSError(f"{' '.join(command)}: {ran.stderr.strip() or ran.returncode}")
 
 
 def mount_own(run: Path, found: list[cgroups.Hierarchy]) -> None:

@@ -7,7 +7,6 @@ NAME may also be `ctl`, which is a network and that file system, and no machine.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import sys
@@ -15,25 +14,16 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster import cgroups
-from tests.cluster.inside import do
 from tests.hosts import disk, layout, links, state
 from tests.hosts.layout import TREE, Machine
+from tests.machines import cgroups
+from tests.machines.kernel import NEWCGROUP, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUTS, call, do
 
-NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWPID, NEWNET = (
-    0x00020000,
-    0x02000000,
-    0x04000000,
-    0x08000000,
-    0x20000000,
-    0x40000000,
-)
 #: In /dev: name → (major, minor) of Linux.
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 #: File systems of the host's own, empty at each boot.
 FRESH = {"run": "mode=755", "tmp": "mode=1777", "var/tmp": "mode=1777"}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> int:
@@ -159,21 +149,15 @@ def _mount_kernel(root: Path) -> None:
     """Mount /proc and /sys: what is the whole kernel's can be read only, what is the network's also written."""
     proc, sys_ = root / "proc", root / "sys"
     do("mount", "-t", "proc", "proc", str(proc))
+    do("mount", "--bind", str(proc / "sys"), str(proc / "sys"))
+    do("mount", "-o", "remount,bind,ro", str(proc / "sys"))
+    do("mount", "--bind", str(proc / "sys/net"), str(proc / "sys/net"))
+    do("mount", "-o", "remount,bind,rw", str(proc / "sys/net"))
     boot_id = root / "run/.boot-id"
     boot_id.write_text(f"{uuid.uuid4()}\n")  # each boot has its own, and here only one kernel boots
     do("mount", "--bind", str(boot_id), str(proc / "sys/kernel/random/boot_id"))
-    do("mount", "--bind", str(proc / "sys/net"), str(proc / "sys/net"))
-    do("mount", "--bind", str(proc / "sys"), str(proc / "sys"))
-    do("mount", "-o", "remount,bind,ro", str(proc / "sys"))
     do("mount", "-t", "sysfs", "-o", "ro", "sysfs", str(sys_))
     do("mount", "-t", "cgroup2", "cgroup2", str(sys_ / "fs/cgroup"))
-
-
-def call(name: str, *arguments: int | bytes) -> None:
-    """Call a function of libc that returns 0 when it worked. Raises OSError."""
-    if getattr(_libc, name)(*arguments):
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 if __name__ == "__main__":

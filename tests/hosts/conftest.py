@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cache import lock
 from tests.hosts import layout, life
 from tests.hosts.fleet import Fleet
+from tests.machines.locks import lock
 
 
 @pytest.fixture(scope="session")

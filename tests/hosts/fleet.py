@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from drills.model import Json
 from tests.hosts import layout, life, links, monitored, state
 from tests.hosts.layout import CONTROL, ROUTER, Machine
+from tests.machines.errors import MachineError
 
 TARGET = "gpu-hosts"
 ALERT_TIMES = {"scrape": "1s", "ramp": "1s", "evaluation": "1s", "for": "5s"}
@@ -66,6 +67,12 @@ class Host:
         """Run a command in it, as root, past sshd and network; AssertionError when it fails and `check`."""
         return _run([*life.inside(self.name), *argv], timeout_s, stdin, check=check)
 
+    def answers(self) -> bool:
+        """Whether its sshd takes connections of the driver."""
+        connect = f"exec 3<>/dev/tcp/{self.address}/{layout.SSH_PORT}"
+        argv = [*life.inside(CONTROL), "timeout", "2", "bash", "-c", connect]
+        return _run(argv, COMMAND_TIMEOUT_S, check=False).returncode == 0
+
     def engine_ready(self) -> bool:
         """Whether its engine answers the driver."""
         url = f"http://{self.address}:{layout.ENGINE_PORT}/health"
@@ -81,8 +88,9 @@ class Host:
         self._link("down")
 
     def mend_driver(self) -> None:
-        """Mend the driver's way to it."""
+        """Mend the driver's way to it; returns when it can be gone again."""
         self._link("up")
+        life.wait(f"sshd of {self.name} answers", self.answers, READY_TIMEOUT_S)
 
     def _link(self, to: str) -> None:
         with Path(f"/proc/{state.first_pid(CONTROL)}/ns/net").open() as network:
@@ -94,10 +102,11 @@ class Host:
             life.power_off(self.name)
 
     def rebuild(self) -> None:
-        """Boot it again, from its disk and with its host key; returns when its units have been started."""
+        """Boot it again, from its disk and with its host key; returns once its units have begun and sshd answers."""
         with life.locked():
             life.boot(self.name)
         life.wait_booted(self.name)
+        life.wait(f"sshd of {self.name} answers", self.answers, READY_TIMEOUT_S)
 
 
 class Fleet:
@@ -257,7 +266,7 @@ def main() -> int:
         return 64
     try:
         verb()
-    except life.HostsError as error:
+    except MachineError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

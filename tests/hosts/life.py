@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from drills.lab.gpu import shim
-from tests.cluster import cgroups
-from tests.cluster.cache import ClusterError, lock
 from tests.hosts import layout, state
 from tests.hosts.layout import CONTROL, TREE
+from tests.machines import cgroups
+from tests.machines.errors import MachineError
+from tests.machines.locks import lock
 
 COMMANDS = {
     "ip": "iproute2",
@@ -36,10 +37,6 @@ COMMANDS = {
 BOOT_TIMEOUT_S, COMMAND_TIMEOUT_S, POLL_S = 60.0, 30.0, 0.2
 UP_TIMEOUT_S = 180.0
 ENTERED = ("pid", "mount", "uts", "ipc", "net", "cgroup", "root", "wd")
-
-
-class HostsError(Exception):
-    """What keeps the test hosts from being up: one line, with what to do."""
 
 
 def missing() -> str | None:
@@ -95,9 +92,9 @@ def kept() -> Path:
 
 
 def up() -> bool:
-    """Bring the hosts up, for as long as somebody is `in_use`; False when they were (HostsError)."""
+    """Bring the hosts up, for as long as somebody is `in_use`; False when they were (MachineError)."""
     if reason := missing():
-        raise HostsError(reason)
+        raise MachineError(reason)
     with locked():
         if is_up():
             return False
@@ -111,9 +108,9 @@ def up() -> bool:
 
 
 def down() -> None:
-    """End the hosts, or what is left of them; nothing of them stays on the machine (HostsError when something does)."""
+    """End the hosts, or what is left of them; nothing of them stays on the machine (else MachineError)."""
     if os.geteuid() != 0:
-        raise HostsError("test hosts: need root")
+        raise MachineError("test hosts: need root")
     with locked():
         _clear()
 
@@ -161,7 +158,7 @@ def _make_key(name: str) -> None:
 
 
 def boot(name: str) -> None:
-    """Start a machine, or ctl (HostsError)."""
+    """Start a machine, or ctl (MachineError)."""
     log = state.run() / "log" / f"{name}.log"
     with log.open("ab") as out:
         argv = [sys.executable, "-m", "tests.hosts.boot", name, str(state.run() / "pid" / name)]
@@ -169,24 +166,23 @@ def boot(name: str) -> None:
             argv, cwd=TREE, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=BOOT_TIMEOUT_S, check=False
         )
     if done.returncode:
-        raise HostsError(_last_line(log) or f"test hosts: {name} did not boot: see {log}")
+        raise MachineError(_last_line(log) or f"test hosts: {name} did not boot: see {log}")
 
 
 def wait_booted(name: str) -> None:
-    """Wait until a machine has started its units (HostsError)."""
+    """Wait until a machine has started its units (MachineError)."""
     deadline = time.monotonic() + UP_TIMEOUT_S
     while ask(name, "systemctl", "is-active", "multi-user.target") != "active":
         if state.pid(name) is None or time.monotonic() > deadline:
             log = state.run() / "log" / f"{name}.log"
-            raise HostsError(f"test hosts: {name} does not finish its boot: {_last_line(log)}")
+            raise MachineError(f"test hosts: {name} does not finish its boot: {_last_line(log)}")
         time.sleep(POLL_S)
 
 
 def power_off(name: str) -> None:
     """End a machine at once, as if its power had gone; its disk stays."""
-    pid = state.pid(name)
-    if pid is not None:
-        cgroups.end([state.cgroup(name)])
+    cgroups.end([state.cgroup(name)])
+    wait(f"{name} is gone", lambda: state.pid(name) is None, COMMAND_TIMEOUT_S)
     cgroups.make([state.cgroup(name)])
 
 
@@ -216,10 +212,7 @@ def _last_line(file: Path) -> str:
 def _clear() -> None:
     """End what there is of the hosts and remove their files, keeping the logs."""
     run = state.run()
-    try:
-        cgroups.end(state.cgroups())
-    except ClusterError as error:
-        raise HostsError(str(error)) from None
+    cgroups.end(state.cgroups())
     if (run / "log").is_dir():
         shutil.rmtree(layout.folder() / "log", ignore_errors=True)
         (run / "log").rename(layout.folder() / "log")
@@ -228,9 +221,9 @@ def _clear() -> None:
 
 
 def wait(what: str, holds: Callable[[], bool], timeout_s: float) -> None:
-    """Wait until something holds (HostsError)."""
+    """Wait until something holds (MachineError)."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
-            raise HostsError(f"test hosts: waited in vain until {what}: see {layout.folder()}")
+            raise MachineError(f"test hosts: waited in vain until {what}: see {layout.folder()}")
         time.sleep(POLL_S)

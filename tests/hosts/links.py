@@ -37,7 +37,8 @@ def _join(machine: Machine, bridge: str, network: int) -> None:
             raise OSError(f"the old link {machine.name} does not go")
         time.sleep(POLL_S)
     place = f"/proc/self/fd/{network}"
-    ip(f"link add {bridge} type veth peer name {machine.name} netns {place}", fds=(network,))
+    mac = f"02:00:c6:13:{len(bridge):02x}:{machine.number:02x}"  # the same in each life, as of a card
+    ip(f"link add {bridge} address {mac} type veth peer name {machine.name} netns {place}", fds=(network,))
     ip(f"link set {bridge} up")
     ip(f"link set {machine.name} master {bridge} up", network=network)
 
