@@ -1,9 +1,10 @@
 """Lines (`drills.access.lateness`) that begin on another machine, for servers that only it can reach as users do.
 
-Here `FarLine` stands for one; there a keeper holds it, a process that lives as long as that machine's helper:
+Here `FarLine` stands for one; there a keeper holds it, a process that lives as long as that machine's helper. Where
+there is none it is `passing`, and ends once it has nothing to hold:
 
-    python -m drills.access.farlines serve SOCKET    hold lines, and take orders on a Unix socket
-    python -m drills.access.farlines tell SOCKET     pass one order on, JSON on one line, and print the answer
+    python -m drills.access.farlines serve SOCKET [passing]    hold lines, and take orders on a Unix socket
+    python -m drills.access.farlines tell SOCKET               pass one order on, JSON on one line; print the answer
 
 Orders: {"do": "ask", "lines": [{id, name, url, since}], "patience_s", "wait_s"}, {"do": "look", "ids", "wait_s"},
 {"do": "send", "lines"}, {"do": "give_up", "ids"}, {"do": "close", "ids"}. Each is answered with what is known of its
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 START_S, POLL_S, LOOK_S = 10.0, 0.1, 1.0
 COMMAND_S = 15.0
+#: A passing keeper ends when it has held nothing for so long, or has heard nothing: nobody comes any more.
+IDLE_S, SILENT_S = 3.0, 600.0
 #: The machine's own network: from there its pods are reached whatever the policies say.
 PROGRAM = ("nsenter", "--net=/proc/1/ns/net")
 
@@ -39,8 +42,8 @@ PROGRAM = ("nsenter", "--net=/proc/1/ns/net")
 class FarLine:
     """One line that begins on another machine; the same words as `Line`."""
 
-    def __init__(self, host: Host, folder: str, name: str, url: str, since: str) -> None:
-        self.host, self.folder = host, folder
+    def __init__(self, host: Host, folder: str, name: str, url: str, since: str, *, passing: bool = False) -> None:
+        self.host, self.folder, self.passing = host, folder, passing
         self.id, self.name, self.url, self.since = uuid.uuid4().hex, name, url, since
         self.took_s: float | None = None
         self.error = ""
@@ -109,20 +112,21 @@ def _ordered(lines: Sequence[FarLine], order: Json, *, of: Callable[[Sequence[Fa
     waits = []
     for name in sorted({line.host.name for line in lines}):
         mine = [line for line in lines if line.host.name == name]
-        said, problem = _told(mine[0].host, mine[0].folder, order | {"wait_s": LOOK_S} | of(mine))
+        said, problem = _told(mine[0], order | {"wait_s": LOOK_S} | of(mine))
         for line in mine:
             line.take(said.get(line.id), problem)
             waits += [line] if line.id in said and not said[line.id]["done"] else []
     return waits
 
 
-def _told(host: Host, folder: str, order: Json) -> tuple[Json, str]:
-    """Return what the keeper of that machine says, and why it says nothing."""
-    path = f"{folder}/lines"
+def _told(line: FarLine, order: Json) -> tuple[Json, str]:
+    """Return what the keeper of a line's machine says, and why it says nothing."""
+    host, path = line.host, f"{line.folder}/lines"
     argv = [host.python, "-m", "drills.access.farlines"]
     done = host.run([*argv, "tell", path], timeout_s=COMMAND_S, stdin=json.dumps(order) + "\n")
     if done.rc == NOBODY:
-        host.spawn([*PROGRAM, *argv, "serve", path], log=f"{path}.log")
+        serving = [*PROGRAM, *argv, "serve", path, *(["passing"] if line.passing else [])]
+        host.spawn(serving, log=f"{path}.log")
         done = host.run([*argv, "tell", path], timeout_s=COMMAND_S, stdin=json.dumps(order) + "\n")
     try:
         found: Json = json.loads(done.out)
@@ -143,9 +147,16 @@ class Keeper:
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
         self._asked: dict[str, threading.Thread] = {}
+        self._heard_mono = time.monotonic()
+
+    def done(self) -> bool:
+        """Whether nobody needs it any more."""
+        silent_s = time.monotonic() - self._heard_mono
+        return silent_s > (SILENT_S if self._lines else IDLE_S)
 
     def carry_out(self, order: Json) -> Json:
         """Carry out one order and say what is known of its lines."""
+        self._heard_mono = time.monotonic()
         ids = [one["id"] for one in order.get("lines", ())] or list(order.get("ids", ()))
         for one in order.get("lines", ()):
             self._lines.setdefault(one["id"], Line(one["name"], one["url"], one["since"]))
@@ -182,18 +193,22 @@ class Keeper:
         return {"took_s": line.took_s, "error": line.error, "since": line.since, "done": done}
 
 
-def serve(path: str) -> None:
-    """Take orders for ever; where a keeper takes them already, end at once."""
+def serve(path: str, *, passing: bool = False) -> None:
+    """Take orders for ever, or until nobody needs it; where a keeper takes them already, end at once."""
     if _reachable(path):
         return
     Path(path).unlink(missing_ok=True)  # of a keeper that is gone
     with closing(socket.socket(socket.AF_UNIX)) as server:
         server.bind(path)
         server.listen(16)
+        server.settimeout(POLL_S if passing else None)
         keeper = Keeper()
-        while True:
-            link, _ = server.accept()
-            threading.Thread(target=_answer, args=(keeper, link), daemon=True).start()
+        while not (passing and keeper.done()):
+            with suppress(TimeoutError, socket.timeout):  # two classes before Python 3.10
+                link, _ = server.accept()
+                threading.Thread(target=_answer, args=(keeper, link), daemon=True).start()
+        for left in (f"{path}.log", path):  # the log first: who finds no socket then waits for no keeper
+            Path(left).unlink(missing_ok=True)
 
 
 def _reachable(path: str) -> bool:
@@ -221,15 +236,16 @@ def tell(path: str, order: str) -> int:
             with link.makefile("rw") as file:
                 file.write(order)
                 file.flush()
-                print(file.readline(), end="")
-            return 0
+                said = file.readline()
+            print(said, end="")
+            return 0 if said else NOBODY  # it was ending at this moment
 
 
 def main(argv: list[str]) -> int:
     """Serve or tell."""
-    command, path = argv
+    command, path, *how = argv
     if command == "serve":
-        serve(path)
+        serve(path, passing="passing" in how)
         return 0
     return tell(path, sys.stdin.readline())
 
@@ -238,7 +254,8 @@ def any_line(found: Json, host_of: Callable[[str], Host], name: str, since: str)
     """Return a line to a proxy: from here, or from its own machine where it has one."""
     if found.get("host") is None:
         return Line(name, found["listen"], since)
-    return FarLine(host_of(found["host"]), found["folder"], name, found["listen"], since)
+    passing = bool(found.get("passing"))
+    return FarLine(host_of(found["host"]), found["folder"], name, found["listen"], since, passing=passing)
 
 
 if __name__ == "__main__":

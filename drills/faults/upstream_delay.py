@@ -90,7 +90,7 @@ class UpstreamDelay:
             raise Refused(f"{', '.join(sorted(missing))}: no ledger proxy stands in front of it")
         files = {name: f"{p['faults_dir']}/{receipt}.json" for name, p in proxies.items() if name in names}
         hosts = {name: str(proxies[name].get("host") or victims[0].host) for name in files}
-        kept = ("listen", "host", "folder")
+        kept = ("listen", "host", "folder", "passing")
         prior = {
             "bystanders": bystanders(target, victims),
             "files": files,

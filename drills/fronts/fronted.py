@@ -87,7 +87,7 @@ class Fronted:
         if spot is None:
             return None
         here = {"listen": self.reached_at(spot), "control": "", "faults_dir": f"{spot['folder']}/faults"}
-        return {**here, "host": spot["node"], "folder": spot["state_dir"]}
+        return {**here, "host": spot["node"], "folder": spot["state_dir"], "passing": not spot["stays"]}
 
     def collect_ledger(self, since_mono: float) -> list[Json] | None:
         """Return the attempts that began since then, by our clock; None when the run has no proxies."""

@@ -26,7 +26,7 @@ class HostsCustody(Parted):
     """
 
     def __init__(self, machines: Sequence[Machine], target: str, *, timer: str = TIMER) -> None:
-        self.machines, self.target = tuple(machines), target
+        self.machines, self.target, self.run = tuple(machines), target, ""
         self._files = {m.name: FileCustody(m.host, m.state_dir, target, timer=timer) for m in machines}
 
     def _keeper(self, run: str, name: str) -> FileCustody:  # noqa: ARG002 - of `Parted`
@@ -67,6 +67,7 @@ class HostsCustody(Parted):
                     raise Refused(f"host {machine.name}: {error}") from None
                 raise
             taken.append(machine)
+        self.run = lock.run
 
     def renew(self, lock: Lock, clock: Clock) -> None:
         """See that the lock is still ours on each of them. LockLost outranks a machine that does not answer."""
@@ -78,6 +79,8 @@ class HostsCustody(Parted):
 
     def release(self, run: str) -> None:
         """Let the lock go where that run holds it; raises what kept one machine from that after the others did."""
+        if self.run == run:
+            self.run = ""
         each(self.machines, lambda machine: self._of(machine).release(run)).all()
 
     # ---- receipts ------------------------------------------------------------------------------------

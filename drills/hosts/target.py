@@ -14,6 +14,7 @@ from drills.custody import Custody
 from drills.errors import Refused
 from drills.hosts.changes import Changes
 from drills.hosts.custody import HostsCustody
+from drills.hosts.fronted import FrontedHosts
 from drills.hosts.gpuhost import AGAIN, whole
 from drills.hosts.machines import Machine, each
 from drills.hosts.units import Seen, UnitLooks
@@ -26,8 +27,11 @@ HEALTH_TIMEOUT_S: Final = 1.0
 VERSION_TIMEOUT_S: Final = 10.0
 
 
-class HostsTarget:
-    """Implements Target, NodeAccess, HasEvents, HasHttp, HasTokens and SharesMonitoring over units of some machines."""
+class HostsTarget(FrontedHosts):
+    """Implements Target, NodeAccess, HasEvents, HasHttp, HasTokens and SharesMonitoring over units of some machines.
+
+    By `FrontedHosts` ledger proxies and HasNetwork too.
+    """
 
     kind = "hosts"
 
@@ -41,12 +45,14 @@ class HostsTarget:
         self.alertmanager = spec.alertmanager.url if spec.alertmanager else None
         self.router_metrics = spec.router.metrics if spec.router else None
         self.custody: Custody = custody
+        self._keeper = custody
         self.state_dir = self.machines[0].state_dir
         self.alert_labels = spec.service_labels()
         self._by_name = {machine.name: machine for machine in self.machines}
         self._looks = {m.name: UnitLooks(m.host, [entry.unit for entry in m.entries]) for m in self.machines}
         self._pools = {machine.name: http.pool() for machine in self.machines}
         self._changes = Changes()
+        self._begin_fronts()
         self._order = [entry.name for entry in spec.hosts]
 
     # ---- Target --------------------------------------------------------------------------------------
@@ -55,6 +61,10 @@ class HostsTarget:
         """Return all replicas as they are now, in the order in which they are declared. Raises Unreachable, Refused."""
         found = {one.name: one for here in each(self.machines, self.on).all().values() for one in here}
         return [found[name] for name in self._order]
+
+    def run_now(self) -> str:
+        """Return the run that has the target now, nothing between two."""
+        return self._keeper.run
 
     def control_host(self) -> Host:
         """Refuse: no machine carries what belongs to no replica."""

@@ -17,6 +17,7 @@ from drills.access import farlines
 from drills.access.farlines import FarLine
 from drills.access.local import LocalHost
 from tests.contract.peers import free_port
+from tests.lab.drilling import eventually
 
 HOST = LocalHost()
 
@@ -130,3 +131,20 @@ def test_a_keeper_that_is_gone_is_made_anew_and_its_lines_are_new(folder: Path, 
     assert other.error == ""
     assert keepers(folder) != [pid]
     farlines.close_all([one, other])
+
+
+def test_a_passing_keeper_ends_when_it_holds_nothing_and_another_one_comes_when_asked(
+    server: Server, folder: Path
+) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    line = FarLine(HOST, str(folder), "r", url, "new", passing=True)
+    farlines.ask_all([line], 5.0)
+    assert line.took_s is not None, line.error
+    [first] = keepers(folder)
+    line.close()
+    eventually(lambda: not keepers(folder), 20.0)
+    assert list(folder.iterdir()) == []
+    again = FarLine(HOST, str(folder), "r", url, "new", passing=True)
+    farlines.ask_all([again], 5.0)
+    assert again.took_s is not None, again.error
+    assert keepers(folder) != [first]

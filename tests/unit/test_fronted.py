@@ -20,7 +20,7 @@ class Target(Fronted):
 def test_what_a_run_has_put_up_is_not_the_next_runs() -> None:
     target, replica = Target(), Replica("vllm-0", "u0", "primary", "", ready=True)
     target.run = "aaaa1111"
-    spot = {"ip": "10.0.0.1", "port": 8000, "listen": 9000, "node": "n", "state_dir": "/run/drill"}
+    spot = {"ip": "10.0.0.1", "port": 8000, "listen": 9000, "node": "n", "state_dir": "/run/drill", "stays": True}
     spot["folder"] = "/run/drill/proxies/x"
     target.fronts._up[replica.uid] = spot
     assert target.fronts.any()
