@@ -120,9 +120,7 @@ def _refuse_hopeless(
 
 def target_spec(options: Options) -> TargetSpec:
     """Return the target that is meant, with the command line's options. Raises UsageError."""
-    spec = load_target(options.target, options.targets_file)
-    spec.require_supported()
-    return opening.settled(spec, options)
+    return opening.settled(load_target(options.target, options.targets_file), options)
 
 
 def experiment(name: str) -> Experiment:

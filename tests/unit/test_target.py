@@ -70,7 +70,6 @@ def test_without_a_file_it_is_the_lab(tmp_path: Path) -> None:
     assert spec.sla.errors == 0.01
     assert (spec.limits.environment, spec.limits.allow_route_faults, spec.limits.max_victims) == ("lab", True, 0.34)
     assert spec.abilities() == {"CanDelete", "HasGpus", "HasNetwork", "HasProxies", "NodeAccess"}
-    spec.require_supported()
 
 
 def test_the_shipped_file_is_the_built_in_lab() -> None:
@@ -114,11 +113,11 @@ def test_a_declared_target_is_read_whole(tmp_path: Path) -> None:
     assert spec.expected_replicas is None
 
 
-def test_hosts_cannot_be_drilled_yet(tmp_path: Path) -> None:
+def test_hosts_can_be_drilled(tmp_path: Path) -> None:
     spec = load(tmp_path, GOOD.replace("  staging:\n", "  staging:\n    kind: hosts\n")).pick("staging")
-    assert spec.kind == "hosts"
-    with pytest.raises(UsageError, match="target 'staging': kind hosts is not in this version; use --target lab"):
-        spec.require_supported()
+    assert (spec.kind, spec.expected_replicas) == ("hosts", 1)
+    assert "NodeAccess" in spec.abilities()
+    assert not {"CanDelete", "CanEvict"} & spec.abilities()
 
 
 HOSTS = """
@@ -164,7 +163,6 @@ def test_what_is_for_hosts_only(tmp_path: Path) -> None:
 
 def test_a_cluster_can_be_drilled(tmp_path: Path) -> None:
     spec = load(tmp_path, GOOD).pick("staging")
-    spec.require_supported()
     assert {"CanDelete", "CanEvict"} <= spec.abilities()
 
 
@@ -490,7 +488,6 @@ def test_what_keeps_users_safe_is_taken_in(tmp_path: Path) -> None:
         "    limits: {stop_if: ['vector(0)'], accept_power_cycle: true}\n"
     )
     spec = load(tmp_path, text).pick("lab")
-    spec.require_supported()
     assert (spec.alerts_mode, spec.alerts_labels) == ("observe", {"service": "chat"})
     assert spec.limits.stop_if == ("vector(0)",)
     assert spec.to_json()["alerts"]["labels"] == {"service": "chat"}
