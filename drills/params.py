@@ -73,6 +73,13 @@ Share = Annotated[
 Size = Annotated[
     int, _quantity(units.parse_size), Field(ge=0, le=units.SIZE_MAX), _text(r"^[0-9]+(\.[0-9]+)? *[kKMGT]?i?B$", "1MiB")
 ]
+#: `90C` → degrees Celsius, above 0.
+Temperature = Annotated[
+    float,
+    _quantity(units.parse_temperature),
+    Field(gt=0, le=units.TEMPERATURE_MAX_C, allow_inf_nan=False),
+    _text(r"^[0-9]+(\.[0-9]+)? *C$", "90C"),
+]
 #: A plain number from 0.01 to below 1.
 Quantile = Annotated[
     float,

@@ -18,6 +18,7 @@ from drills.lab.config import SLA, LabConfig
 from drills.model import Json, Sla
 from drills.targetfile import (
     Alertmanager,
+    Automation,
     Degradation,
     GpuHost,
     Kubernetes,
@@ -79,6 +80,7 @@ class TargetSpec:
     api_key: Secret | None = None
     alerts_mode: str = "page"
     alerts_labels: Mapping[str, str] = field(default_factory=dict)
+    automation: Automation | None = None
     live_load: str | None = None  # PromQL: what users send now, per second; None: by the engines' own counters
     expected_replicas: int | None = None
     capacity_per_replica: float | None = None  # requests per second; the lab measures its own
@@ -162,7 +164,7 @@ class TargetSpec:
             }
             | ({"times": asdict(self.alert_times)} if self.alert_times else {}),
             "lab": asdict(self.lab) if self.lab else None,
-        }
+        } | ({"automation": self.automation.model_dump(mode="json")} if self.automation else {})
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,7 @@ def lab_target(file: TargetFile | None = None, name: str = LAB, document: Docume
         degradation=Degradation.model_validate(degraded),
         alerts_mode=file.alerts.mode,
         alerts_labels=file.alerts.labels,
+        automation=file.automation,
         expected_replicas=_LAB.replicas,
         alert_times=LAB_ALERT_TIMES,
         lab=options,
@@ -339,6 +342,7 @@ def _declared(document: Document, file: TargetFile, key: Key, kind: str, name: s
         api_key=endpoint.api_key,
         alerts_mode=file.alerts.mode,
         alerts_labels=file.alerts.labels,
+        automation=file.automation,
         live_load=file.capacity.live if file.capacity else None,
         expected_replicas=sum(host.role == "primary" for host in file.hosts) if kind == "hosts" else None,
         capacity_per_replica=file.capacity.per_replica if file.capacity else None,

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from drills import windows
 from drills.errors import UsageError
 from drills.model import Bound
-from drills.params import Duration, DurationOrZero, Line, Params, Rate, Share
+from drills.params import Duration, DurationOrZero, Line, Params, Rate, Share, Temperature
 from drills.units import QUANTILE_MIN, parse_duration, shown
 from drills.validate import SECRET
 
@@ -266,6 +266,13 @@ class Alertmanager(Params):
     group_wait: DurationOrZero = 30.0
 
 
+class Automation(Params):
+    """What is automated for a GPU that gets hot: above which temperature, and by what it acts."""
+
+    hot_above: Temperature
+    acts_by: Literal["shed", "move"]
+
+
 class Alerts(Params):
     """Whether a drill's alerts page people, or are silenced; `labels` tell this service's alerts from others'."""
 
@@ -358,6 +365,7 @@ class TargetFile(Params):
     prometheus: Prometheus | None = None
     alertmanager: Alertmanager | None = None
     alerts: Alerts = Alerts()
+    automation: Automation | None = None
     capacity: Capacity | None = None
     limits: Limits | None = None
     publish: Publish | None = None

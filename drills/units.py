@@ -1,7 +1,7 @@
-"""Quantities as people write them: `30s`, `20/s`, `10%`, `512MiB`. A bare number is refused.
+"""Quantities as people write them: `30s`, `20/s`, `10%`, `512MiB`, `90C`. A bare number is refused.
 
-Every parser returns a plain number (seconds, per second, share 0..1, bytes) and raises UnitError, whose
-one-line text names the value and what to write instead.
+Every parser returns a plain number (seconds, per second, share 0..1, bytes, degrees Celsius) and raises UnitError,
+whose one-line text names the value and what to write instead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ SIZE_UNITS: Mapping[str, float] = {
     **{f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)},
 }
 
+TEMPERATURE_UNITS: Mapping[str, float] = {"C": 1.0}
+
 #: Below p1 a quantile is a word about single requests.
 QUANTILE_MIN = 0.01
 #: Bounds that no honest file reaches; a typing slip of three zeros does.
 DURATION_MAX_S = 7 * 24 * 3600.0
 RATE_MAX = 1e6
 SIZE_MAX = 2**60
+TEMPERATURE_MAX_C = 150.0
 
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,18})?)"
 _SHOWN_MAX = 60
@@ -76,6 +79,12 @@ def parse_quantile(value: object) -> float:
         raise UnitError(f"quantile {shown(value)} is below {QUANTILE_MIN:g}; write 0.99 for p99")
     hint = f"; did you mean {value / 100:g}?" if 1 < value < 100 else "; write 0.99 for p99"
     raise UnitError(f"quantile {shown(value)} is not between 0 and 1{hint}")
+
+
+def parse_temperature(value: object) -> float:
+    """Return degrees Celsius of `90C`, above 0."""
+    number = _parse(value, "temperature", "90C", "", TEMPERATURE_UNITS)
+    return _bounded(value, "temperature", number, TEMPERATURE_MAX_C, "150C", zero=False)
 
 
 def format_duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from drills.checks.accounted import Accounted
 from drills.checks.alert import Alert
+from drills.checks.automation import Automation
 from drills.checks.availability import Availability
 from drills.checks.base import Check
 from drills.checks.cache_recovery import CacheRecovery
@@ -28,6 +29,7 @@ from drills.checks.untouched import Untouched
 CHECKS: dict[str, type[Check[Any]]] = {
     "accounted": Accounted,
     "alert": Alert,
+    "automation": Automation,
     "availability": Availability,
     "cache_recovery": CacheRecovery,
     "degraded": Degraded,

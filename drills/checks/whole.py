@@ -24,8 +24,8 @@ from drills.evidence import Evidence
 
 #: Of these a look that failed is an answer: of the service, not of the probe.
 ANSWERS = frozenset({"completion", "health", "router", "promql", "events", "stop_if", "others", "notifications"})
-#: Probes that one check alone reads; in a run without it they are there for people.
-READ_BY = {"gpu": "metrics"}
+#: Probes that few checks read; in a run without one of them they are there for people.
+READ_BY = {"gpu": frozenset({"metrics", "automation"})}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def samples(ev: Evidence) -> str:
     on_while = {str(receipt["id"]): on(ev, receipt) for receipt in ev.receipts}
     asked = _asked(ev)
     for (probe, subject), seen in sorted(series.items()):
-        if READ_BY.get(probe, next(iter(asked), "")) not in asked:
+        if not READ_BY.get(probe, asked) & asked:
             continue
         begin, end = (began.mono, ev.ended) if probe != "fault" else on_while.get(subject, (began.mono, ev.ended))
         good = seen.all if probe in ANSWERS else seen.good
@@ -99,7 +99,8 @@ def _expected(ev: Evidence, names: list[str]) -> Iterator[tuple[str, str | None]
     yield from ((probe, name) for name in names for probe in ("completion", "vllm"))
     if has_prometheus(ev):
         yield "alerts", None
-    if "metrics" in asked and watches_gpus(ev):
+    automated = "automation" in asked and ev.plan["target"].get("automation")
+    if ("metrics" in asked or automated) and watches_gpus(ev):
         yield "gpu", None
     if "health_honest" in asked:
         yield from (("health", name) for name in names)

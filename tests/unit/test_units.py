@@ -35,6 +35,8 @@ Parse = Callable[[object], float]
         (units.parse_size, "64KiB", 65536),
         (units.parse_size, "1GiB", 2**30),
         (units.parse_quantile, 0.99, 0.99),
+        (units.parse_temperature, "90C", 90.0),
+        (units.parse_temperature, "87.5 C", 87.5),
     ],
 )
 def test_reads(parse: Parse, text: object, value: float) -> None:
