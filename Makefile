@@ -1,4 +1,4 @@
-.PHONY: setup drill test check bench clean setup-vllm test-vllm test-defects soak cluster-up cluster-down test-cluster
+.PHONY: setup drill test check bench clean setup-vllm test-vllm test-defects soak cluster-up cluster-down test-cluster test-hosts
 BIN := .venv/bin
 ROUNDS ?= 5
 # Which engine the tests face, and where it and its model are.
@@ -31,6 +31,9 @@ cluster-down: setup  ## takes it down; nothing of it stays on the machine but th
 test-cluster: setup  ## the tests on Kubernetes: on the cluster of KUBECONFIG, else on a node of their own
 	@[ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.cluster.node build
 	@DRILL_TEST_CLUSTER=1 $(BIN)/pytest -n0 tests/cluster
+
+test-hosts: setup  ## the tests on GPU hosts, as root: machines of their own with systemd and sshd, brought up and taken down
+	@$(BIN)/pytest -n0 tests/hosts
 
 test-defects: setup  ## every planted defect is found by its own check, and the healthy lab passes (35 minutes)
 	@$(BIN)/pytest -n0 -v --durations=0 tests/defects/run_table.py

@@ -13,6 +13,14 @@ from tests.hosts.fleet import Fleet
 from tests.machines.locks import lock
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.hosts)
+            item.add_marker(pytest.mark.root)
+
+
 @pytest.fixture(scope="session")
 def _borrowed() -> Iterator[None]:
     if reason := life.missing():

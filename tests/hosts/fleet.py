@@ -190,7 +190,11 @@ class Fleet:
             "endpoint": {"url": self.endpoint, "model": layout.MODEL},
             "sla": {"ttft": {"p99": "1s"}, "e2e": {"p99": "6s"}, "max_gap": {"p99": "2s"}, "errors": "1%"},
             "hosts": [self._declared(host, user, known) for host in self.hosts],
-            "router": {"kind": "vllm-router", "metrics": f"{router}:{layout.ROUTER_METRICS_PORT}/metrics"},
+            "router": {
+                "kind": "vllm-router",
+                "metrics": f"{router}:{layout.ROUTER_METRICS_PORT}/metrics",
+                "addresses": [self.router_address],
+            },
             "degradation": {
                 "fallback_models": [layout.FALLBACK_MODEL],
                 "cached": {"header": "X-Cache", "value": "hit"},

@@ -92,7 +92,7 @@ def kept() -> Path:
 
 
 def up() -> bool:
-    """Bring the hosts up, for as long as somebody is `in_use`; False when they were (MachineError)."""
+    """Bring the hosts up, which lasts while somebody is `in_use`; False when they are up (MachineError)."""
     if reason := missing():
         raise MachineError(reason)
     with locked():
@@ -116,12 +116,12 @@ def down() -> None:
 
 
 def _begin() -> None:
+    _watch()  # first, so that nothing is there that nobody watches
     run = state.run()
     run.mkdir(mode=0o700)
     for name in ("keys", "log", "pid", "disks"):
         (run / name).mkdir()
     _plan_cgroups()
-    _watch()
     for name in ("driver", *(machine.name for machine in layout.ALL)):
         _make_key(name)
     with contextlib.suppress(FileNotFoundError):
@@ -136,16 +136,21 @@ def _begin() -> None:
 def _plan_cgroups() -> None:
     """Make the cgroups: in the second version, below this process's own, so that what bounds us bounds the hosts."""
     here = next(h.here for h in cgroups.hierarchies() if h.kind == "cgroup2")
-    top = here / f"drills-hosts-{hashlib.sha256(str(state.run()).encode()).hexdigest()[:8]}"
+    top = here / f"drills-hosts-{digest()}"
     # Written before they are made: `down` must find what a killed `up` left.
     (state.run() / "cgroups.new").write_text(json.dumps([str(top)]))
     (state.run() / "cgroups.new").rename(state.run() / "cgroups.json")
     cgroups.make([top, *(top / name for name in (CONTROL, *(machine.name for machine in layout.ALL)))])
 
 
+def digest() -> str:
+    """Return what tells the hosts of this folder from those of others."""
+    return hashlib.sha256(str(state.run()).encode()).hexdigest()[:8]
+
+
 def _watch() -> None:
     """Start what takes the hosts down when nobody is left who uses them, however they ended."""
-    with (state.run() / "log" / "watch.log").open("ab") as log:
+    with (layout.folder() / "watch.log").open("wb") as log:
         argv = [sys.executable, "-m", "tests.hosts.watch"]
         nothing = subprocess.DEVNULL
         subprocess.run(argv, cwd=TREE, stdin=nothing, stdout=log, stderr=log, timeout=COMMAND_TIMEOUT_S, check=True)

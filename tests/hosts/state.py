@@ -7,7 +7,6 @@ run/    while they are up: pid/NAME, keys/, log/, disks/ (a file system of ctl's
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from drills.access import procs
@@ -65,8 +64,3 @@ def first_pid(name: str) -> int:
     if found is None:
         raise OSError(f"{name} is not up")
     return found
-
-
-def environment() -> dict[str, str]:
-    """Return the environment for commands in the hosts and in ctl."""
-    return {**os.environ, "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}

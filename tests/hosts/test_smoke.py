@@ -12,8 +12,6 @@ import pytest
 from tests.hosts import layout, life
 from tests.hosts.fleet import Done, Fleet, Host
 
-pytestmark = pytest.mark.root
-
 STEP_TIMEOUT_S = 60.0
 RULE = ("INPUT", "-p", "tcp", "--dport", "9", "-j", "DROP")
 ASK_NVML = """
