@@ -110,5 +110,9 @@ class UnitHost(Protocol):
     def stop(self, unit: str, uid: str, note: str) -> None:
         """Write the note and have the unit stopped. Refused when it is another run of it by now."""
 
+    @property
+    def expect(self) -> Callable[[str], None]:
+        """Return what is told the name of a replica before the drill itself starts its unit."""
+
     def command_of_start(self, unit: str, note: str, bases: Sequence[str] = ()) -> list[str]:
         """Return the command that starts it again if we stopped it, unless these GPUs are for a person to look at."""

@@ -117,6 +117,8 @@ class TargetSpec:
             found.add("HasProxies")
         if self.kind == LAB or any(host.gpus for host in self.hosts):
             found.add("HasGpus")
+        if any(host.gpus for host in self.hosts):
+            found.add("HasUnits")
         if self.kind == LAB:
             found.add("HasNetwork")
         if self.kind == "hosts" and self.router and self.router.addresses:
@@ -128,11 +130,6 @@ class TargetSpec:
         if self.kubernetes and not self.alerts_labels:
             return {"namespace": self.kubernetes.namespace}
         return dict(self.alerts_labels)
-
-    def require_supported(self) -> None:
-        """Raise UsageError for what can be declared but not drilled yet."""
-        if self.kind not in (LAB, "kubernetes"):
-            raise UsageError(f"target '{self.name}': kind {self.kind} is not in this version; use --target {LAB}")
 
     def require_secrets(self) -> None:
         """Raise UsageError when a secret that is named cannot be read now: better than in the middle of a run."""

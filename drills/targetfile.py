@@ -222,6 +222,7 @@ class GpuHost(Params):
     state_dir: FolderPath = "/var/lib/drill"
     timeouts: SshTimeouts = SshTimeouts()
     gpus: Literal["all"] | tuple[Line, ...] = "all"
+    pause: tuple[Line, ...] = ()  # units that hold GPUs, serve nobody, and may be stopped while one is reset
 
 
 class Router(Params):

@@ -157,6 +157,9 @@ class UnitsReset:
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Judge a reset that nobody judged, and put settings and units back. Never resets."""
         conclude(target, receipt, ctx)
+        notes = [one["note"] for one in receipt.prior["units"].values()]
+        if any(target.host(receipt.host).read(note) is not None for note in notes):
+            deed.expect_starts(_node(target, receipt.host), receipt)
         return receipts.revert(target, receipt, ctx)
 
 

@@ -6,7 +6,7 @@ A unit is stopped by its name, and only the very run of it that was aimed at. No
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -50,7 +50,10 @@ def whole(unit: str) -> str:
 
 
 class SystemdHost:
-    """Implements `UnitHost`. `unit_by_replica` are those of the target on it, `declared` may be paused as well."""
+    """Implements `UnitHost`. `unit_by_replica` are those of the target on it, `declared` may be paused as well.
+
+    `expect` is told of a replica that the drill itself starts.
+    """
 
     def __init__(
         self,
@@ -58,10 +61,12 @@ class SystemdHost:
         smi: Sequence[str],
         unit_by_replica: Mapping[str, str],
         declared: Sequence[str] = (),
+        expect: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.host, self.name, self.smi = host, host.name, list(smi)
         self._unit_by_replica = {name: whole(unit) for name, unit in unit_by_replica.items()}
         self._declared = [whole(unit) for unit in declared]
+        self.expect = expect
 
     # ---- what it says of itself ------------------------------------------------------------------------
 

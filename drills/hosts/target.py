@@ -16,6 +16,7 @@ from drills.hosts.changes import Changes
 from drills.hosts.custody import HostsCustody
 from drills.hosts.fronted import FrontedHosts
 from drills.hosts.gpuhost import AGAIN, whole
+from drills.hosts.gpus import GpusOfHosts
 from drills.hosts.machines import Machine, each
 from drills.hosts.units import Seen, UnitLooks
 from drills.model import Host, Json, Replica
@@ -27,10 +28,10 @@ HEALTH_TIMEOUT_S: Final = 1.0
 VERSION_TIMEOUT_S: Final = 10.0
 
 
-class HostsTarget(FrontedHosts):
+class HostsTarget(FrontedHosts, GpusOfHosts):
     """Implements Target, NodeAccess, HasEvents, HasHttp, HasTokens and SharesMonitoring over units of some machines.
 
-    By `FrontedHosts` ledger proxies and HasNetwork too.
+    By `FrontedHosts` ledger proxies and HasNetwork too, by `GpusOfHosts` HasGpus and HasUnits.
     """
 
     kind = "hosts"
@@ -53,6 +54,7 @@ class HostsTarget(FrontedHosts):
         self._pools = {machine.name: http.pool() for machine in self.machines}
         self._changes = Changes()
         self._begin_fronts()
+        self._begin_gpus()
         self._order = [entry.name for entry in spec.hosts]
 
     # ---- Target --------------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ class HostsTarget(FrontedHosts):
             seen = looks[whole(entry.unit)]
             ready = seen.runs and self._is_well(machine, entry)
             self._changes.take(entry.name, entry.role, seen, ready=ready)
-            found.append(_replica(machine, entry, seen, ready=ready))
+            found.append(_replica(machine, entry, seen, self.gpus_of(machine, entry), ready=ready))
         return found
 
     def _is_well(self, machine: Machine, entry: GpuHost) -> bool:
@@ -166,7 +168,7 @@ def url_of(entry: GpuHost) -> str:
     return f"http://{address}:{entry.port}"
 
 
-def _replica(machine: Machine, entry: GpuHost, seen: Seen, *, ready: bool) -> Replica:
+def _replica(machine: Machine, entry: GpuHost, seen: Seen, gpus: tuple[str, ...], *, ready: bool) -> Replica:
     pid, start = seen.main or (None, None)
     engine_pid, engine_start = seen.engine or (None, None)
     return Replica(
@@ -181,6 +183,7 @@ def _replica(machine: Machine, entry: GpuHost, seen: Seen, *, ready: bool) -> Re
         pid_start=start,
         engine_pid=engine_pid,
         engine_start=engine_start,
+        gpus=gpus,
         gate=seen.gate,
         labels={"host": machine.name, "unit": seen.unit, "role": entry.role},
         state=_word(seen, ready=ready),

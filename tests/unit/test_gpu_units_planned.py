@@ -38,6 +38,7 @@ def test_it_goes_all_the_way_in_order_and_is_proven(drill: Drilled) -> None:
         assert (off.on, off.evidence[-1]["all_up"]) == (False, True)
     assert drill.kept() == drill.before
     assert drill.machine.resets == 1
+    assert drill.node.expected == ["h1"]  # once: no supervisor is praised for what the drill started
 
 
 def test_the_receipt_can_be_read_again_and_done_by_hand(drill: Drilled) -> None:
@@ -78,6 +79,7 @@ def test_a_stop_after_that_waits_for_its_end(drill: Drilled) -> None:
     assert drill.machine.states[UNIT] == "inactive"
     assert drill.revert(receipt) is Restored.CLEAN
     assert drill.kept() == drill.before
+    assert drill.node.expected == ["h1"]
 
 
 # ---- how a reset may end ---------------------------------------------------------------------------------

@@ -147,6 +147,8 @@ class MemoryUnits:
         self.on = host.on
         self.reasons: list[str] = []
         self.stuck: set[str] = set()  # units that never stop
+        self.expected: list[str] = []
+        self.expect = self.expected.append
 
     def refusals(self, victims: Sequence[Replica], *, stop: bool) -> list[str]:
         assert stop
