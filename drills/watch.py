@@ -96,7 +96,8 @@ class Watch:
         if isinstance(self.target, HasEvents):
             found.append(Job("events", self.target.name, 0.25, self._look_at_events))
         if isinstance(self.target, HasGpus):
-            found.append(Job("gpu", self.target.name, GPU_INTERVAL_S, self._look_at_gpus))
+            hosts = sorted({replica.host for replica in self.replicas.values() if replica.gpus})
+            found += [Job("gpu", host, GPU_INTERVAL_S, functools.partial(self._look_at_gpus, host)) for host in hosts]
         return found
 
     def _asked_for(self) -> list[Job]:
@@ -233,11 +234,11 @@ class Watch:
             self.firing[key] = mine and page and data["state"] in ("firing", "pending")
         self.tell(event, data)
 
-    def _look_at_gpus(self) -> Json | None:
+    def _look_at_gpus(self, host: str) -> Json | None:
         if self.hands_off:
             return None
         try:
-            return gpu_host.look(self.target, self.target.control_host().name)
+            return gpu_host.look(self.target, host)
         except DrillError as error:
             raise ProbeError(str(error)) from None
 

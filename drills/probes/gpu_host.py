@@ -24,7 +24,7 @@ PERSISTENCE_DAEMON = "nvidia-persistenced"  # holds GPUs open; nvidia-smi suspen
 def look(target: Target, host_name: str) -> Json:
     """Return the answer of `drills.probes.gpu` on that host. Raises DrillError when there is none."""
     host, smi = target.host(host_name), cast("HasGpus", target).nvidia_smi(host_name)
-    library = target.facts().get("nvml_lib")
+    library = target.facts().get("nvml_lib") if target.kind == "lab" else None  # elsewhere it is the system's
     argv = [*(["--nvml-lib", str(library)] if library else []), "--smi", *smi]
     answer: Json = _python(host, [], gpu_program.__file__, argv, LOOK_TIMEOUT_S)
     return answer

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from drills.access import shipped, unpack
-from drills.access.shipped import MODULES, OLDEST, file_of
+from drills.access import holders, shipped, unpack
+from drills.access.shipped import BORROWED, MODULES, OLDEST, borrowed, file_of
+from drills.probes import gpu
 from tests.unit.test_layers import MODULES as OURS
 from tests.unit.test_layers import imported
 
@@ -54,10 +55,26 @@ def too_new(*files: Path) -> str:
 
 
 def test_it_needs_no_newer_python_than_is_promised(tmp_path: Path) -> None:
-    assert too_new(*map(file_of, MODULES)) == ""
+    sent_by_pipe = (Path(str(gpu.__file__)), Path(str(holders.__file__)))
+    assert too_new(*map(file_of, MODULES), *map(borrowed, BORROWED), *sent_by_pipe) == ""
     newer = tmp_path / "newer.py"
     newer.write_text("from enum import StrEnum\n")
     assert "StrEnum" in too_new(newer)
+
+
+@pytest.mark.parametrize("module", BORROWED)
+def test_what_is_borrowed_is_one_file_and_needs_the_standard_library_alone(module: str) -> None:
+    path = borrowed(module)
+    assert path.name == f"{module}.py"
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert {name.partition(".")[0] for name in names} <= set(sys.stdlib_module_names)
+
+
+def test_nobody_loads_what_is_borrowed_to_ship_it() -> None:
+    program = "import sys; from drills.access import shipped; shipped.bundle(); sys.exit('pynvml' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
 def test_the_hash_is_of_names_and_contents() -> None:
