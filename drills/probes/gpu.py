@@ -59,7 +59,7 @@ def probe(nvml_lib: str | None, smi: list[str]) -> Json:
     answer: Json = {**dict.fromkeys(unknown), "lab": False, "boot_id": boot_id, "errors": [], "gpus": {}}
     if not _by_nvml(answer, nvml_lib):
         _by_smi(answer, smi)
-    answer["may_reset"] = _may_reset(smi)
+    answer["may_reset"] = _may_reset(answer, smi)
     answer["daemon_socket"] = _daemon_socket(answer, smi)
     _xids(answer, smi)
     uptime = _text("/proc/uptime")
@@ -74,11 +74,11 @@ def _text(path: str) -> str | None:
         return None
 
 
-def _may_reset(smi: list[str]) -> bool | None:
+def _may_reset(answer: Json, smi: list[str]) -> bool | None:
     """Whether that command would be root. The lab plays root or does not, and says which."""
-    lab = _run([*smi, "--query-gpu=lab.root", "--format=csv,noheader"])
-    if lab.returncode in (0, 15) and lab.stdout[:3].strip() in ("Yes", "No"):
-        return lab.stdout.startswith("Yes")
+    if answer["lab"]:
+        lab = _run([*smi, "--query-gpu=lab.root", "--format=csv,noheader"])
+        return {"Yes": True, "No": False}.get(lab.stdout[:3].strip())
     user = _run([*smi[:-1], "id", "-u"])
     return user.stdout.strip() == "0" if user.returncode == 0 else None
 
