@@ -136,9 +136,9 @@ class LineLink:
 
     def _hand_out(self, line: bytes, way: _Way) -> None:
         with suppress(ValueError, LookupError, TypeError):
-            number = int(json.loads(line)["n"])
+            said = json.loads(line)
             with self._lock:
-                asked = way.asked.pop(number, None)
+                asked = way.asked.pop(int(said["n"]), None) if "ok" in said else None
             if asked is not None:
                 asked.answer = line.decode()
                 asked.done.set()

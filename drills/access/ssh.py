@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import paramiko
@@ -136,7 +137,8 @@ class SshHost(RemoteHost):
 
     def _by_itself(self, argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
         """Make one call by a command of its own."""
-        return self._executed(self._connected(), [*self._sudo, *argv], stdin.encode(), timeout_s)
+        done = self._executed(self._connected(), [*self._sudo, *argv], stdin.encode(), timeout_s)
+        return replace(done, out=(done.out.strip().splitlines() or [""])[-1])  # a shell may greet first
 
     def _executed(self, way: Way, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
         try:

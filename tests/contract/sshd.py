@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from getpass import getuser
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class Sshd:
         """Start it and wait until it listens."""
         settings = {
             "Port": self.port, "ListenAddress": "127.0.0.1", "PidFile": "none", "UsePAM": "no", "StrictModes": "no",
-            "AuthorizedKeysFile": self.authorized, "PasswordAuthentication": "no", "LogLevel": "DEBUG",
+            "AuthorizedKeysFile": self.authorized, "PasswordAuthentication": "no", "LogLevel": "VERBOSE",
             "KbdInteractiveAuthentication": "no", "PermitRootLogin": "yes", "MaxSessions": 20,
         }  # fmt: skip
         said = {option.partition(" ")[0] for option in self.options}
@@ -88,17 +88,20 @@ class Sshd:
     def cut(self) -> None:
         """Kill what serves the connections, as a host that goes down does; the server goes on."""
         assert self.process is not None
-        for session in psutil.Process(self.process.pid).children(recursive=False):
-            for one in (*(c for c in session.children(recursive=True) if c.name() == "sshd"), session):
+        serving = [one for one in self.sessions() if _name(one) == "sshd"]
+        for one in serving:
+            with suppress(psutil.NoSuchProcess):
                 one.kill()
-            session.wait(10)
+        psutil.wait_procs(serving, timeout=10)
 
     def stop(self) -> None:
         """End the server and all its sessions."""
         if self.process is not None:
+            process, stopped = self.process, psutil.Process(self.process.pid)
+            stopped.suspend()  # so that it takes nobody new
             self.cut()
-            self.process.terminate()
-            self.process.wait(10)
+            process.kill()
+            process.wait(10)
             self.process = None
 
     def host(self, **more: Any) -> GpuHost:
@@ -109,6 +112,13 @@ class Sshd:
             "timeouts": {"connect": 5.0, "banner": 5.0, "auth": 10.0, "command": 20.0},
         }  # fmt: skip
         return GpuHost.model_validate({**said, **more})
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 @contextmanager
