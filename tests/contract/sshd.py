@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from drills.targetfile import GpuHost
 
 SSHD = "/usr/sbin/sshd"
+needed = pytest.mark.skipif(not Path(SSHD).exists(), reason="needs OpenSSH's server (Debian: openssh-server)")
 #: Where it puts aside its privileges; root's sshd does not start without it.
 PRIVSEP = Path("/run/sshd")
 

@@ -17,7 +17,10 @@ import pytest
 from drills.access import procs, shipped
 from drills.access.ssh import SshHost, connect
 from drills.errors import Refused, Unreachable
-from tests.contract.sshd import Sshd, agent, keygen, public, running
+from tests.contract.sshd import Sshd, agent, keygen, needed, public, running
+
+
+pytestmark = needed
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,10 @@ from drills.access import procs, ssh, sshway
 from drills.access.remote import PROGRAM
 from drills.access.ssh import SshHost, connect
 from drills.errors import Refused, Unreachable
-from tests.contract.sshd import Sshd, running
+from tests.contract.sshd import Sshd, needed, running
+
+
+pytestmark = needed
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,13 @@ import pytest
 from drills.access import shipped
 from drills.access.ssh import SshHost, connect
 from drills.errors import Refused
-from tests.contract.sshd import Sshd, running
+from tests.contract.sshd import Sshd, needed, running
 
-pytestmark = pytest.mark.root
+pytestmark = [
+    pytest.mark.root,
+    needed,
+    pytest.mark.skipif(not shutil.which("sudo"), reason="needs sudo (Debian: sudo)"),
+]
 
 USER = "drilltest"
 #: $1 is a folder with what is mounted over the machine's own, $2 a folder that becomes one without programs.
