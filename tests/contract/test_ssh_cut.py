@@ -21,7 +21,6 @@ from drills.access.ssh import SshHost, connect
 from drills.errors import Refused, Unreachable
 from tests.contract.sshd import Sshd, needed, running
 
-
 pytestmark = needed
 
 
