@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -38,7 +39,7 @@ class Deed:
     def __init__(
         self, fleet: Fleet, folder: Path, *wanted: tuple[str, Json], victims: Sequence[str], fault_s: float = 60.0
     ) -> None:
-        self.order = {"targets": str(fleet.targets_file(folder)), "faults": wanted, "victims": list(victims)}
+        self.order: Json = {"targets": str(fleet.targets_file(folder)), "faults": wanted, "victims": list(victims)}
         self.order |= {"fault_s": fault_s}
         self.argv = fleet.control_argv([sys.executable, "-m", "tests.hosts.deeds"])
         self.told: list[Json] = []
@@ -47,18 +48,22 @@ class Deed:
         self.process = subprocess.Popen(
             self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        self._say(json.dumps(self.order))
+        with suppress(OSError):  # what it says in vain is asked for later
+            self._say(json.dumps(self.order))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
-            self._say("")
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(OSError):  # it may be gone
+            self.process.stdin.close()  # which is a line, too
         try:
-            self.process.communicate(timeout=EVENT_TIMEOUT_S)
+            self.process.wait(EVENT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
+        self.process.stdout.close()
 
     def until(self, event: str, times: int = 1) -> Json:
         """Return the data of that event, the so-manieth of its name."""
@@ -81,7 +86,7 @@ class Deed:
     def kill(self) -> None:
         """Kill the driver, and all that it has started."""
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=30)
+        self.process.wait(30)
 
     def _say(self, line: str) -> None:
         assert self.process.stdin is not None
