@@ -10,7 +10,7 @@ from drills.lab import monitoring
 from drills.lab.config import SERVICE, LabConfig
 from drills.model import Json
 from tests.hosts import layout
-from tests.hosts.unittext import service
+from tests.hosts.unittext import python, service
 
 CONF, DATA = "/etc/monitoring", "/var/lib/monitoring"
 RULES = (monitoring.RULES.name, monitoring.MINIMUM.name)
@@ -40,6 +40,7 @@ def provision(upper: Path) -> dict[str, str]:
     inside = alertmanager.removeprefix(str(upper))
     return {
         "prometheus.service": service("Prometheus", _prometheus_command(programs.prometheus)),
+        "pager.service": service("Pager", python("tests.hosts.pager", str(layout.PAGER_PORT))),
         "alertmanager.service": service("Alertmanager", _alertmanager_command(inside), folder=str(folder or "/")),
     }
 
@@ -101,7 +102,8 @@ def _target(address: str) -> Json:
 
 
 def _alertmanager() -> Json:
-    """Return alertmanager.yml: what is to be told is told at once, to nobody."""
+    """Return alertmanager.yml: what is to be told is told at once."""
     groups = ["alertname", "service", "model", "instance"]
     times = {"group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h"}
-    return {"route": {"receiver": "nobody", "group_by": groups, **times}, "receivers": [{"name": "nobody"}]}
+    pager = {"name": "pager", "webhook_configs": [{"url": f"http://127.0.0.1:{layout.PAGER_PORT}/"}]}
+    return {"route": {"receiver": "pager", "group_by": groups, **times}, "receivers": [pager]}
