@@ -1,0 +1,173 @@
+"""A GPU of a host is reset, as a crash and planned; whatever cuts it short, units, gate and settings are as before."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drills.lab.gpu import state as gpu_state
+from drills.model import Json
+from tests.hosts import layout
+from tests.hosts.deeds import RUN, Deed
+from tests.hosts.fleet import Fleet, Host
+from tests.lab.drilling import eventually
+
+pytestmark = pytest.mark.root
+
+LIMIT_W = 500.0  # not the default: a reset drops it
+PLANNED: tuple[str, Json] = ("gpu-reset", {"how": "planned"})
+CRASH: tuple[str, Json] = ("gpu-reset", {"how": "crash"})
+RECOVER_TIMEOUT_S = 240.0
+UP_TIMEOUT_S = 90.0
+LINES = "lines"  # what carries bytes for a driver ends a while after it
+
+
+@pytest.fixture
+def host(fleet: Fleet) -> Iterator[Host]:
+    """The host that is drilled, with a power limit of its own."""
+    drilled = fleet.host("h1")
+    set_gpu(drilled, power_limit_w=LIMIT_W)
+    yield drilled
+    set_gpu(drilled, power_limit_w=700.0, persistence=True)
+    drilled.wait_ready()
+
+
+def gpu_file(host: Host) -> Path:
+    return host.root / layout.GPU_STATE.relative_to("/")
+
+
+def gpu(host: Host) -> Json:
+    return dict(gpu_state.by_uuid(gpu_state.read(gpu_file(host)), host.gpus[0]))
+
+
+def set_gpu(host: Host, **values: object) -> None:
+    gpu_state.change_gpu(gpu_file(host), host.gpus[0], **values)
+
+
+def unit(host: Host, name: str = layout.UNIT) -> Json:
+    """Return what systemd says of a unit."""
+    shown = host.run(["systemctl", "show", "--property=ActiveState,InvocationID,NRestarts,MainPID", name]).stdout
+    return dict(line.partition("=")[::2] for line in shown.splitlines())
+
+
+def kept(host: Host) -> Json:
+    """Return what must be as before once all is put back."""
+    folder = host.root / "var/lib/drill"
+    files = sorted(
+        str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] != "lib"
+    )
+    listed = host.run(["systemctl", "list-units", "--all", "--no-legend", "--plain", "drill*"]).stdout
+    enabled = host.run(["systemctl", "list-unit-files", "--no-legend"]).stdout.splitlines()
+    return {
+        "states": {name: unit(host, name)["ActiveState"] for name in (layout.UNIT, layout.TELEMETRY)},
+        "gpu": {key: gpu(host)[key] for key in ("persistence", "power_limit_w", "recovery_action")},
+        "files": [name for name in files if not name.startswith(("lock/", LINES))],
+        "units": [line.split()[0] for line in listed.splitlines() if LINES not in line],
+        "enabled": [line for line in enabled if "transient" not in line],
+        "iptables": [line for line in host.run(["iptables-save"]).stdout.splitlines() if not line.startswith("#")],
+    }
+
+
+def others(fleet: Fleet) -> Json:
+    """Return what tells each other host's units from any later run of them."""
+    return {
+        h.name: [unit(h, name)["InvocationID"] for name in (layout.UNIT, layout.TELEMETRY)]
+        for h in fleet.hosts
+        if h.name != "h1"
+    }
+
+
+def recover(fleet: Fleet, folder: Path) -> subprocess.CompletedProcess[str]:
+    argv = fleet.drill_argv(["recover", "--targets", str(fleet.targets_file(folder))])
+    return subprocess.run(argv, capture_output=True, text=True, timeout=RECOVER_TIMEOUT_S, check=False, cwd=folder)
+
+
+def steps(deed: Deed) -> list[str]:
+    told = [one["data"]["step"] for one in deed.told if one["event"] == "inject.step"]
+    return [step for step in told if step != "unit.stopping"]
+
+
+def until_step(deed: Deed, step: str) -> Json:
+    number = 1
+    while True:
+        found = deed.until("inject.step", number)
+        if found["step"] == step:
+            return found
+        number += 1
+
+
+# ---- to the end ------------------------------------------------------------------------------------------
+
+
+def test_planned_stops_the_unit_and_brings_everything_back(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    before, beside, first, watcher = kept(host), others(fleet), unit(host), unit(host, layout.TELEMETRY)
+    with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
+        deed.until("on")
+        assert steps(deed) == [
+            "unit.stopped", "units.paused", "holders.gone", "persistence.off", "reset.begin", "reset.end",
+            "device.verified", "settings.restored", "units.restored", "unit.started",
+        ]  # fmt: skip
+        proof = deed.until("proof.on")
+        assert (proof["ok"], proof["bystanders_ok"]) == (True, True), proof
+        assert deed.back() == "clean"
+    assert deed.until("proof.off")["ok"] is True
+    assert gpu_state.uptime_s(gpu(host)) < 300
+    eventually(host.engine_ready, UP_TIMEOUT_S)
+    assert (kept(host), others(fleet)) == (before, beside)
+    now, watches = unit(host), unit(host, layout.TELEMETRY)
+    assert now["InvocationID"] != first["InvocationID"]
+    assert watches["InvocationID"] != watcher["InvocationID"]
+
+
+def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    host.run(["systemctl", "stop", layout.TELEMETRY])
+    before, beside, first = kept(host), others(fleet), unit(host)
+    with Deed(fleet, tmp_path, CRASH, victims=["h1"]) as deed:
+        until_step(deed, "reset.begin")
+        assert unit(host)["ActiveState"] in ("deactivating", "activating")
+        deed.until("on")
+        assert deed.until("proof.on")["ok"] is True
+        assert deed.back() == "clean"
+    assert gpu_state.uptime_s(gpu(host)) < 300
+    eventually(host.engine_ready, UP_TIMEOUT_S)
+    assert int(unit(host)["NRestarts"]) == int(first["NRestarts"]) + 1
+    assert (kept(host), others(fleet)) == (before, beside)
+    host.run(["systemctl", "start", layout.TELEMETRY])
+
+
+# ---- cut short -------------------------------------------------------------------------------------------
+
+STEPS = ["unit.stopping", "unit.stopped", "units.paused", "holders.gone", "reset.begin", "reset.end", "device.verified",
+         "settings.restored", "units.restored", "unit.started"]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_driver_that_is_killed_leaves_what_recover_puts_back(
+    fleet: Fleet, host: Host, tmp_path: Path, step: str
+) -> None:
+    before, beside = kept(host), others(fleet)
+    with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
+        until_step(deed, step)
+        deed.kill()
+    for _ in range(2):
+        done = recover(fleet, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    eventually(lambda: unit(host)["ActiveState"] == "active", UP_TIMEOUT_S)
+    assert (kept(host), others(fleet)) == (before, beside)
+    eventually(host.engine_ready, UP_TIMEOUT_S)
+
+
+def test_the_timer_alone_brings_units_and_settings_back(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    before = kept(host)
+    with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
+        until_step(deed, "reset.end")
+        deed.kill()
+    assert unit(host)["ActiveState"] == "inactive"
+    host.run(["systemctl", "start", f"drill-{RUN}-0-gpu-reset.service"])  # as its timer does at the deadline
+    eventually(lambda: unit(host)["ActiveState"] == "active", UP_TIMEOUT_S)
+    assert {key: kept(host)[key] for key in ("states", "gpu")} == {key: before[key] for key in ("states", "gpu")}
+    assert recover(fleet, tmp_path).returncode == 0
+    assert kept(host) == before
