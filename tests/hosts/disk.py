@@ -15,13 +15,15 @@ OPS_ID, SSHD = 4711, "ssh.service"
 #: What the distribution starts at boot is about hardware, disks and logins at a console: all of it is masked.
 VENDOR = Path("/lib/systemd/system")
 GENERATORS = Path("/lib/systemd/system-generators")
-SSHD_CONFIG = f"""Port {layout.SSH_PORT}
+#: What a host needs of it where sessions are told apart.
+LOGINS = frozenset({"dbus.service", "dbus.socket", "systemd-logind.service"})
+SSHD_CONFIG = """Port {port}
 HostKey /etc/ssh/ssh_host_ed25519_key
 AuthorizedKeysFile /etc/ssh/authorized_keys/%u
 PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-UsePAM no
+UsePAM {pam}
 UseDNS no
 PrintMotd no
 PrintLastLog no
@@ -35,7 +37,8 @@ def provision(upper: Path, machine: Machine, keys: Path, library: Path | None) -
         _write(upper / name, text, mode)
     _ssh_keys(upper, machine, keys)
     monitoring = monitored.provision(upper) if machine.is_router else {}
-    _units(upper / "etc/systemd/system", units.units(machine) | monitoring)
+    kept = LOGINS if machine.name == layout.STRICT else frozenset()
+    _units(upper / "etc/systemd/system", units.units(machine) | monitoring, kept)
     home = upper / "home" / "ops"
     home.mkdir(parents=True)
     os.chown(home, OPS_ID, OPS_ID)
@@ -49,7 +52,7 @@ def provision(upper: Path, machine: Machine, keys: Path, library: Path | None) -
 
 
 def _files(machine: Machine) -> dict[str, tuple[str, int]]:
-    me = Path("/etc/passwd").read_text()
+    me, strict = Path("/etc/passwd").read_text(), machine.name == layout.STRICT
     accounts = "".join(f"{user}:*:19000:0:99999:7:::\n" for user in layout.USERS)
     return {
         "etc/hostname": (f"{machine.name}\n", 0o644),
@@ -61,7 +64,8 @@ def _files(machine: Machine) -> dict[str, tuple[str, int]]:
         # "*": no password fits, and the account is not locked, which sshd would refuse.
         "etc/shadow": (accounts, 0o640),
         "etc/sudoers.d/ops": ("ops ALL=(ALL) NOPASSWD: ALL\n", 0o440),
-        "etc/ssh/sshd_config": (SSHD_CONFIG, 0o600),
+        "etc/ssh/sshd_config": (SSHD_CONFIG.format(port=layout.SSH_PORT, pam="yes" if strict else "no"), 0o600),
+        "etc/systemd/logind.conf": ("[Login]\nKillUserProcesses=yes\nKillExcludeUsers=nobody\n", 0o644),
         "etc/default/ssh": ("SSHD_OPTS=\n", 0o644),
         "root/.bashrc": ("", 0o644),  # that of this machine may do anything at each command, and take its time
     }
@@ -75,7 +79,7 @@ def _ssh_keys(upper: Path, machine: Machine, keys: Path) -> None:
         _write(upper / "etc/ssh/authorized_keys" / user, (keys / "driver.pub").read_text(), 0o644)
 
 
-def _units(folder: Path, found: dict[str, str]) -> None:
+def _units(folder: Path, found: dict[str, str], kept: frozenset[str]) -> None:
     wants = folder / "multi-user.target.wants"
     wants.mkdir(parents=True)
     for name, text in found.items():
@@ -84,7 +88,8 @@ def _units(folder: Path, found: dict[str, str]) -> None:
             (wants / name).symlink_to(f"/etc/systemd/system/{name}")
     (wants / SSHD).symlink_to(VENDOR / SSHD)
     (folder / "default.target").symlink_to(VENDOR / "multi-user.target")
-    for name in {unit.name for unit in VENDOR.glob("*.target.wants/*")}:
+    pulled = {unit.name for unit in VENDOR.glob("*.target.wants/*")} | {"modprobe@.service"}
+    for name in pulled - kept:
         _null(folder / name)
 
 

@@ -56,10 +56,14 @@ class Host:
         return Path(f"/proc/{self.pid1}/root")
 
     @property
+    def gpu_state(self) -> Path:
+        """The file of its GPUs' stand-in, for `drills.lab.gpu.state`, while it is up."""
+        return self.root / layout.GPU_STATE.relative_to("/")
+
+    @property
     def gpus(self) -> list[str]:
         """The UUIDs of its GPUs; its engine holds the first."""
-        file = self.root / layout.GPU_STATE.relative_to("/")
-        return [str(gpu["uuid"]) for gpu in json.loads(file.read_text())["gpus"]]
+        return [str(gpu["uuid"]) for gpu in json.loads(self.gpu_state.read_text())["gpus"]]
 
     def run(
         self, argv: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, *, stdin: str = "", check: bool = True

@@ -33,7 +33,9 @@ COMMANDS = {
     "iptables-legacy": "iptables",
     "sudo": "sudo",
     str(layout.SYSTEMD): "systemd",
+    "dbus-daemon": "dbus",
 }
+SESSIONS = "lib/*/security/pam_systemd.so"
 BOOT_TIMEOUT_S, COMMAND_TIMEOUT_S, POLL_S = 60.0, 30.0, 0.2
 UP_TIMEOUT_S = 180.0
 ENTERED = ("pid", "mount", "uts", "ipc", "net", "cgroup", "root", "wd")
@@ -43,8 +45,11 @@ def missing() -> str | None:
     """Return what keeps this machine from having test hosts, in one line; None when nothing does."""
     if os.geteuid() != 0:
         return "test hosts: need root, for namespaces of their own"
-    if lacking := sorted({package for command, package in COMMANDS.items() if shutil.which(command) is None}):
-        return f"test hosts: missing programs: apt-get install {' '.join(lacking)}"
+    lacking = {package for command, package in COMMANDS.items() if shutil.which(command) is None}
+    if not [*Path("/").glob(SESSIONS)]:
+        lacking.add("libpam-systemd")
+    if lacking:
+        return f"test hosts: missing programs: apt-get install {' '.join(sorted(lacking))}"
     if not [h for h in cgroups.hierarchies() if h.kind == "cgroup2"]:
         return "test hosts: no cgroups of version 2: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified"
     return None
