@@ -6,6 +6,7 @@ A driver or a link that dies neither ends nor repeats it: how far it got is look
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, cast
 
 from drills.errors import DrillError, NotRestored, Refused, Unreachable
@@ -77,6 +78,9 @@ class NotedDeed(GpuDeed):
         self.step("reset.end", ok=outcome == "ok", gpu=uuid, outcome=outcome, rc=rc, text=text[:TEXT_LIMIT])
         if outcome in reset_outcome.HARMLESS:  # the others are judged once the GPU was looked at, or a note says so
             gpu_notes.mark_seen(self.host, base)
+        if outcome in reset_outcome.UNSUPPORTED:  # the next drill is refused before it touches anything
+            with suppress(DrillError):
+                gpu_notes.mark_unsupported(self.host, base.rsplit("/", 1)[0], uuid, self.prior, text)
         return outcome
 
     def _ended(self, base: str) -> gpu_notes.Reset | None:

@@ -8,6 +8,7 @@ BASE.human   why a person has to look at the GPU; only a person removes it
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,27 @@ def need_human(host: Host, base: str, sentence: str) -> None:
     """Note why a person has to look; no undo calls this GPU put back until the note is gone."""
     host.run(["mkdir", "-p", base.rsplit("/", 1)[0]], timeout_s=COMMAND_TIMEOUT_S)
     host.write(f"{base}.human", f"a person has to look at it: {sentence}")
+
+
+def unsupported_note(folder: str, uuid: str) -> str:
+    """Return the file that says of a GPU that it cannot be reset there."""
+    return f"{folder}/unsupported-{uuid}"
+
+
+def mark_unsupported(host: Host, folder: str, uuid: str, prior: Json, text: str) -> None:
+    """Note that a reset of that GPU is not supported, by this driver and since this boot, in nvidia-smi's words."""
+    said = {key: prior[key] for key in ("driver_version", "boot_id")}
+    host.write(unsupported_note(folder, uuid), json.dumps({**said, "text": " ".join(text.split())[:300]}))
+
+
+def unsupported(host: Host, folder: str, uuid: str) -> Json | None:
+    """Return {driver_version, boot_id, text} of such a note; None where there is none that can be read."""
+    try:
+        found = json.loads(host.read(unsupported_note(folder, uuid)) or "null")
+    except ValueError:
+        return None
+    whole = isinstance(found, dict) and found.keys() >= {"driver_version", "boot_id", "text"}
+    return dict(found) if whole else None
 
 
 #: Returns what is not as it was at a GPU whose reset was reported as done. Raises DrillError.

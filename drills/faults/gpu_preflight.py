@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from drills.faults import gpu_notes
 from drills.model import Host, Json, Replica
 from drills.probes import gpu_host
 
@@ -64,7 +65,8 @@ def of_gpu(uuid: str, now: Json) -> Iterator[str]:
         yield f"GPU {uuid} is lost, or was never in this machine ({said}): that is an incident, not a drill"
         return
     if gpu["recovery_action"] is None:
-        yield f"GPU {uuid}: this driver does not tell the recovery action, so a sick GPU would look healthy"
+        driver = f"driver {now['driver_version'] or 'of an unknown version'} is too old"
+        yield f"GPU {uuid}: {driver}: it does not tell the recovery action, so a sick GPU would look healthy"
     elif gpu["recovery_action"] != "None":
         yield f"GPU {uuid}: asks for a recovery action already ({gpu['recovery_action']}): an incident, not a drill"
     if gpu["mig"] is not False:
@@ -96,6 +98,28 @@ def of_modules(host: Host, now: Json) -> Iterator[str]:
         name, _, uses = line.split()[:3]
         if name == "nvidia_drm" and uses != "0":
             yield f"the kernel module nvidia_drm is in use ({uses}): a reset would be refused with no process to name"
+
+
+def of_daemon(found: Sequence[Json], now: Json) -> Iterator[str]:
+    """Say whether the persistence daemon is in the way: nvidia-smi has it let go, but only where it reaches it."""
+    for holder in found if now.get("daemon_socket") is False else ():
+        if gpu_host.is_daemon(holder):
+            yield (
+                f"{gpu_host.describe(holder)} and cannot be asked to let go: it is the persistence daemon, and its "
+                "socket /run/nvidia-persistenced/socket is not there; start it anew, or stop it"
+            )
+
+
+def of_before(host: Host, folder: str, uuids: Sequence[str], now: Json) -> Iterator[str]:
+    """Say which of the GPUs could not be reset when it was tried, on this driver and since this boot."""
+    for uuid in uuids:
+        note = gpu_notes.unsupported(host, folder, uuid)
+        if note is not None and all(note[key] == now[key] for key in ("driver_version", "boot_id")):
+            again = f"rm {gpu_notes.unsupported_note(folder, uuid)}"
+            yield (
+                f"GPU {uuid}: a reset is not supported here, as was seen when it was tried: nvidia-smi said "
+                f"'{note['text']}'; drill another machine, or try again after: {again}"
+            )
 
 
 def of_holders(found: Sequence[Json], victims: Sequence[Replica]) -> Iterator[str]:

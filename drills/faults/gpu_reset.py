@@ -98,7 +98,10 @@ class GpuReset:
             if now["source"] is not None:
                 reasons += [reason for uuid in uuids for reason in gpu_preflight.of_gpu(uuid, now)]
             reasons += gpu_preflight.of_modules(host, now)
-            reasons += gpu_preflight.of_holders(gpu_host.holders(target, host_name, uuids), victims)
+            held = gpu_host.all_holders(target, host_name, uuids)
+            reasons += gpu_preflight.of_holders([h for h in held if not gpu_host.is_daemon(h)], victims)
+            reasons += gpu_preflight.of_daemon(held, now)
+            reasons += gpu_preflight.of_before(host, f"{target.state_dir}/gpu-reset", uuids, now)
             reasons += gpu_preflight.of_gates(host, victims)
         except DrillError as error:
             reasons.append(str(error))

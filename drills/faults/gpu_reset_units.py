@@ -66,6 +66,8 @@ class UnitsReset:
         yield from gpu_preflight.of_modules(node.host, now)
         survey = node.survey()
         yield from self._of_units(node, survey, victims)
+        yield from gpu_preflight.of_daemon([h for h in survey["holders"] if h["gpu"] in uuids], now)
+        yield from gpu_preflight.of_before(node.host, f"{target.state_dir}/gpu-reset", uuids, now)
         if now["source"] is not None:
             for uuid in uuids:
                 yield from gpu_preflight.of_gpu(uuid, now)

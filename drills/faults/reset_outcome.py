@@ -35,6 +35,9 @@ HARMLESS = frozenset(
 #: Nobody knows how the GPU is: never repeated, a person has to look.
 NEEDS_HUMAN = frozenset({"lost", "timeout", "partial", "unknown"})
 
+#: The GPU is fine, and will not be reset on this machine tomorrow either.
+UNSUPPORTED = frozenset({"unsupported_a", "unsupported_b", "blocked"})
+
 TIMED_OUT = (124, 137)  # of coreutils' timeout: ended by TERM, by KILL
 NO_PERMISSION, GPU_LOST = 4, 15
 UPTIME_SLACK_S = 1.0

@@ -24,7 +24,7 @@ from drills.probes import gpu_host
 
 How = Literal["clocks", "power"]
 #: How long the GPU may need until it shows that it is capped, or is not any more; each look is a program on its host.
-PROOF_TIMEOUT_S: Final = 15.0
+PROOF_TIMEOUT_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.5
 TEXT_LIMIT: Final = 500
 

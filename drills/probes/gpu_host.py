@@ -32,11 +32,16 @@ def look(target: Target, host_name: str) -> Json:
 
 def holders(target: Target, host_name: str, uuids: Sequence[str]) -> list[Json]:
     """Return the processes that have the GPUs' device files open, but for the persistence daemon."""
+    return [h for h in all_holders(target, host_name, uuids) if not is_daemon(h)]
+
+
+def all_holders(target: Target, host_name: str, uuids: Sequence[str]) -> list[Json]:
+    """Return the processes that have the GPUs' device files open."""
     host, gpus = target.host(host_name), cast("HasGpus", target)
     devices = [gpus.gpu_device(uuid) for uuid in uuids]
     prefix = gpus.nvidia_smi(host_name)[:-1]
     found: list[Json] = _python(host, prefix, holders_program.__file__, devices, HOLDERS_TIMEOUT_S)
-    return [h for h in found if not is_daemon(h)]
+    return found
 
 
 def is_daemon(holder: Json) -> bool:

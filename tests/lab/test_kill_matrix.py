@@ -52,6 +52,7 @@ STEPS = {
     "engine-kill": ("engine.killed",),
     "engine-hang": ("engine.stopped",),
     "upstream-delay": ("delay.on",),
+    "thermal-throttle": ("clocks.locked",),
 }
 
 
