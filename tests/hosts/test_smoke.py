@@ -161,10 +161,11 @@ def test_a_timer_fires_when_it_is_asked_to(fleet: Fleet) -> None:
 @pytest.mark.parametrize("user", layout.USERS)
 def test_on_one_host_what_a_session_started_ends_with_it(fleet: Fleet, user: str) -> None:
     host = fleet.host(layout.STRICT)
-    command = "setsid sleep 611 >/dev/null 2>&1 & sudo -n systemd-run --collect sleep 612"
+    command = "setsid sleep 611 >/dev/null 2>&1 & sudo -n systemd-run --collect --unit=test-run sleep 612"
     assert ssh(fleet, user, host.address, command).returncode == 0
     until("the session's process is gone", lambda: not host.run(["pgrep", "-fx", "sleep 611"], check=False).stdout)
-    assert host.run(["pkill", "-fx", "sleep 612"], check=False).returncode == 0  # the unit is no part of the session
+    host.run(["systemctl", "is-active", "test-run.service"])  # it is no part of the session
+    host.run(["systemctl", "stop", "test-run.service"])
 
 
 def test_what_is_the_whole_kernels_cannot_be_changed_in_a_host(fleet: Fleet) -> None:
