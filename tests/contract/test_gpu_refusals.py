@@ -200,6 +200,19 @@ def test_a_bad_end_is_not_repeated_not_clean_and_for_a_person(case: BadEnd, on: 
     assert begun is None or on.gpu(0)["uptime_start_mono"] == begun
 
 
+def test_half_of_two_is_not_whole(on: Bench) -> None:
+    """Each GPU by a command of its own: one is reset and is well, the other is for a person; neither is tried again."""
+    state.script_reset(on.state_file, "garbled", on.gpus[1]["uuid"])
+    drill = Drilled(on, on.rows["replica-0"], on.rows["replica-1"])
+    with pytest.raises(NotRestored, match=f"GPU {on.gpus[1]['uuid']}: its reset ended as 'unknown'"):
+        drill.inject()
+    assert [data["outcome"] for _, data in drill.events if data.get("step") == "reset.end"] == ["ok", "unknown"]
+    assert state.uptime_s(on.gpu(0)) < 60 < state.uptime_s(on.gpu(1))
+    assert drill.receipt is not None
+    assert drill.fault.revert(on, drill.receipt, drill.ctx) is Restored.DIRTY
+    assert drill.fault.observe(on, drill.receipt, drill.ctx).on is False
+
+
 def test_success_without_effect_is_caught_and_proves_nothing(on: Bench) -> None:
     """The GPU is as it was, so nothing is to be put back; but the drill has shown nothing."""
     state.script_reset(on.state_file, "no_effect")
