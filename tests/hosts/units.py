@@ -30,6 +30,7 @@ def _host(machine: Machine) -> dict[str, str]:
         f"--name={machine.name}",
         f"--startup-s={layout.STARTUP_S:g}",
         "--gpu-device=/dev/nvidia0",
+        f"--gpu-state={layout.GPU_STATE}",
         f"--seed={machine.number}",
     )
     exporter = python(

@@ -33,6 +33,15 @@ def test_a_clock_lock_slows_it_and_its_end_does_not(gpu: tuple[Path, str]) -> No
     assert clock.slowdown(300.0) == 1.0
 
 
+def test_a_gpu_is_known_by_its_device_file_too(gpu: tuple[Path, str]) -> None:
+    path, uuid = gpu
+    state.change_gpu(path, uuid, locked_clocks_mhz=[990, 990])
+    device = state.by_uuid(state.read(path), uuid)["device"]
+    assert Clock(str(path), None, device).slowdown(100.0) == 2.0
+    assert Clock(str(path), None, "/dev/another").slowdown(100.0) == 1.0
+    assert Clock(str(path), None).slowdown(100.0) == 1.0
+
+
 def test_the_clock_of_another_gpu_is_nothing_to_it(gpu: tuple[Path, str], tmp_path: Path) -> None:
     path, uuid = gpu
     other = state.read(path)["gpus"][1]["uuid"]

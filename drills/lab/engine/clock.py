@@ -14,11 +14,11 @@ LOOK_AGAIN_S: Final = 0.5
 
 
 class Clock:
-    """The clock of one GPU, looked at now and then; without a state file it is always at its highest."""
+    """The clock of one GPU, named by UUID or else by its device file; without a state file always the highest."""
 
-    def __init__(self, state_file: str | None, uuid: str | None) -> None:
-        self.path = Path(state_file) if state_file and uuid else None
-        self.uuid = str(uuid)
+    def __init__(self, state_file: str | None, uuid: str | None, device: str | None = None) -> None:
+        self.path = Path(state_file) if state_file else None
+        self.names = {"uuid": uuid, "device": device}
         self.factor = 1.0
         self._due = 0.0
         self._seen = 0
@@ -36,8 +36,9 @@ class Clock:
             changed = path.stat().st_mtime_ns
             if changed == self._seen:
                 return
-            gpu = state.by_uuid(state.read(path), self.uuid)
+            key, name = next((key, name) for key, name in self.names.items() if name)
+            [gpu] = [gpu for gpu in state.read(path)["gpus"] if gpu[key] == name]
             self.factor = max(1.0, gpu["sm_clock_max_mhz"] / state.sm_clock_mhz(gpu))
             self._seen = changed
-        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, StopIteration):
             return

@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     add("--name", default=d.name, help="name of the replica in log lines")
     add("--startup-s", type=seconds, default=d.startup_s, help="seconds from start until the port opens")
     add("--gpu-device", help="device file the core holds open")
-    add("--gpu-uuid", help="UUID of that GPU, for the log and to find it in --gpu-state")
+    add("--gpu-uuid", help="UUID of that GPU, for the log; --gpu-state knows it by its device file too")
     add("--gpu-state", help="state file of the GPU stand-ins; a step takes longer by as much as the SM clock is capped")
     add("--max-num-seqs", type=positive_int, default=s.max_num_seqs, help="most requests in one step")
     add("--max-num-batched-tokens", type=positive_int, default=s.max_num_batched_tokens, help="most tokens in one step")

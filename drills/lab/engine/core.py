@@ -65,7 +65,7 @@ class Core:
     def __init__(self, config: CoreConfig) -> None:
         self.config = config
         self.scheduler = Scheduler(config.scheduler, seed=config.seed)
-        self.clock = Clock(config.gpu_state, config.gpu_uuid)
+        self.clock = Clock(config.gpu_state, config.gpu_uuid, config.gpu_device)
         self.peer: socket.socket | None = socket.socket(fileno=config.fd)
         self.peer.setblocking(False)
         self.unpacker = ipc.Unpacker()
