@@ -30,6 +30,8 @@ from drills.model import Bound, Event, Json, Outcome, Phase, Sla
 RUN_MAX_S = 14 * 86400.0
 #: Faults without an effect on the service: nothing is claimed about what they do to it.
 CONTROL = "noop"
+#: How a ledger says that an engine ended in the middle of an answer.
+BROKE_OFF = ("upstream_fin", "upstream_reset", "cut")
 
 
 @dataclass(frozen=True)
@@ -196,17 +198,25 @@ class Evidence:
         return self.measured.filter((pl.col("intended") >= hit) & ~cut_by_us)
 
     @cached_property
+    def ledger_error_s(self) -> float:
+        """Return by how much the ledger's times may be wrong: another machine has another clock."""
+        said = [e.data.get("clock_error_s") for e in self.of("collected") if e.data["file"] == "ledger.ndjson"]
+        return float(said[-1] or 0.0) if said else 0.0
+
+    @cached_property
     def in_flight_on_victims(self) -> frozenset[int]:
         """Return the arrivals with an attempt open on a victim at the injection, by the ledger.
 
         A fault that is held comes on in steps, and what reached the victim between the first and the last of them
-        is caught by it as well.
+        is caught by it as well. So is what broke off right before by the clock of the ledger's machine, as far as that
+        may be wrong.
         """
         hit = self.t_inject
         if hit is None:
             return frozenset()
         done = max([hit, *(event.mono for event in self.of("inject.end"))]) if self.held else hit
-        still_open = pl.col("end").is_null() | (pl.col("end") > hit)
+        broke_off = pl.col("close").is_in(BROKE_OFF) & (pl.col("end") > hit - self.ledger_error_s)
+        still_open = pl.col("end").is_null() | (pl.col("end") > hit) | broke_off
         rows = self.ledger.filter(pl.col("replica").is_in(list(self.victims)) & (pl.col("start") <= done) & still_open)
         return frozenset(rows["arrival"].drop_nulls().to_list())
 

@@ -128,7 +128,7 @@ def ledger(ev: Evidence) -> str:
         ev.ledger.filter(pl.col("id").is_not_null()).select("replica", "id", "start").is_duplicated().sum()
     ):
         return _said(count, "are there more than once")
-    slack_s = _SLACK_S + _clock_error_s(ev)
+    slack_s = _SLACK_S + ev.ledger_error_s
     early = _attempts(ev).join(ev.ledger, on="id", how="inner").filter(pl.col("start") < pl.col("sent") - slack_s)
     if early.height:
         return _said(early.height, "begin before the client sent their request")
@@ -136,12 +136,6 @@ def ledger(ev: Evidence) -> str:
         return said
     unseen = _seeable(ev).join(ev.ledger.drop_nulls("arrival"), on="arrival", how="anti").height
     return f"ledger.ndjson: {unseen} answered arrivals have no attempt in it" if unseen else ""
-
-
-def _clock_error_s(ev: Evidence) -> float:
-    """Return by how much the ledger's times may be wrong: another machine has another clock."""
-    said = [event.data.get("clock_error_s") for event in ev.of("collected") if event.data["file"] == "ledger.ndjson"]
-    return float(said[-1] or 0.0) if said else 0.0
 
 
 def _seeable(ev: Evidence) -> pl.DataFrame:

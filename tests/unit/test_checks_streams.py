@@ -18,6 +18,20 @@ def test_pass_when_only_what_was_in_flight_is_cut(tmp_path: Path) -> None:
     assert row.detail["cut_on_victim"] == 5
 
 
+@pytest.mark.parametrize(("wrong_s", "verdict"), [(0.15, Verdict.PASS), (0.05, Verdict.FAIL)])
+def test_a_ledger_whose_clock_is_a_little_early_hides_no_stream(
+    tmp_path: Path, wrong_s: float, verdict: Verdict
+) -> None:
+    """It says that they broke off right before the injection; how wrong it may be it says too."""
+    run = runs.healthy()
+    for one in run.ledger:
+        if one["close"] in ("upstream_fin", "upstream_reset") and one["start"] <= HIT < one["end"]:
+            one["end"] = HIT - 0.1
+    run.of("collected")[0]["clock_error_s"] = wrong_s
+    row = judge(run, tmp_path, "streams", max_cut=IN_FLIGHT)
+    assert (row.verdict, row.bound) == (verdict, 5 if verdict is Verdict.PASS else 0)
+
+
 def test_fail_when_more_were_cut(tmp_path: Path) -> None:
     run = runs.healthy()
     for r in run.between(HIT, RECOVERY)[:3]:
