@@ -34,8 +34,6 @@ BEAT_S: Final = 10.0
 SEND_TIMEOUT_S: Final = 15.0
 #: The process there ends when it has heard nothing for so long: it does not outlive a link that was cut.
 SILENCE_S: Final = 30
-#: Who has just waited in vain for a connection need not wait again, and nor need the others who wait for it too.
-FAILED_FOR_S: Final = 2.0
 #: To unpack and to start a first Python takes longer than a command that should take no time.
 SHIP_TIMEOUT_S: Final = 60.0
 SUDO: Final = ("sudo", "-n")
@@ -73,7 +71,8 @@ class SshHost(RemoteHost):
         self.host = host
         self._lock = threading.Lock()
         self._way: Way | None = None
-        self._failed: tuple[float, str] | None = None
+        self._failed = (float("-inf"), "")
+        self._asking = threading.local()
         self._link = LineLink(f"{host.name}: link over SSH", self._serving, unsent=_Unsent, lost=_Lost)
         self._sudo: list[str] = []
         self._driver, self._systemd, self.python_version = "", False, ""
@@ -122,6 +121,13 @@ class SshHost(RemoteHost):
     # ---- calls ---------------------------------------------------------------------------------------
 
     def _carried(self, argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
+        self._asking.since_mono = time.monotonic()
+        try:
+            return self._answered(argv, stdin, timeout_s)
+        finally:
+            del self._asking.since_mono
+
+    def _answered(self, argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
         order: Json = json.loads(stdin)
         try:
             said = self._link.ask(order, timeout_s)
@@ -159,10 +165,12 @@ class SshHost(RemoteHost):
     # ---- the connection ------------------------------------------------------------------------------
 
     def _connected(self) -> Way:
+        """Return the way, made now if there is none. Who waited while another tried in vain need not wait again."""
+        since_mono = getattr(self._asking, "since_mono", time.monotonic())
         with self._lock:
             if self._way is not None and self._way.stands():
                 return self._way
-            if self._failed is not None and time.monotonic() - self._failed[0] < FAILED_FOR_S:
+            if since_mono < self._failed[0]:
                 raise Unreachable(self._failed[1])
             if self._way is not None:
                 self._way.close()
