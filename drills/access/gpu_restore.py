@@ -71,7 +71,7 @@ def _under_way(base: str, *, patient: bool) -> bool:
     if not Path(f"{base}.begun").exists() or Path(f"{base}.rc").exists():
         return False
     try:
-        pid, start, _ = Path(f"{base}.pid").read_text().split()
+        pid, start = Path(f"{base}.pid").read_text().split()[:2]
     except (FileNotFoundError, ValueError):
         return patient
     return procs.alive(int(pid), int(start))

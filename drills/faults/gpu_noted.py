@@ -86,12 +86,15 @@ class NotedDeed(GpuDeed):
     def _ended(self, base: str) -> gpu_notes.Reset | None:
         """Return what the notes tell once there is a status, or once there should have been one.
 
-        Raises DrillError when they tell that nothing was ever begun, and Unreachable when nobody can read them.
+        Raises DrillError when they tell that nothing was ever begun, or that the machine was booted anew meanwhile, and
+        Unreachable when nobody can read them.
         """
         deadline = self.ctx.mono() + self._limit_s() + min(KILL_AFTER_S, self._limit_s()) + gpu_notes.START_S
         quiet_since: float | None = None  # notes can be read, and there is no process of it
+        silent = False
         while True:
-            reset, lost = self._notes(base)
+            reset, lost = self._notes(base, silent=silent)
+            silent = lost is not None
             if (reset is not None and reset.rc is not None) or self.ctx.mono() > deadline:
                 break
             missing = lost is None and (reset is None or reset.begun_s is None)
@@ -103,9 +106,12 @@ class NotedDeed(GpuDeed):
             raise lost
         return reset
 
-    def _notes(self, base: str) -> tuple[gpu_notes.Reset | None, Unreachable | None]:
+    def _notes(self, base: str, *, silent: bool) -> tuple[gpu_notes.Reset | None, Unreachable | None]:
         try:
-            return gpu_notes.read(self.host, base), None
+            reset = gpu_notes.read(self.host, base)
+            if silent and reset is not None and gpu_notes.cut_short(self.host, reset):
+                raise DrillError(f"gpu-reset: {self.host.name} was booted anew in the middle of the reset")
+            return reset, None
         except Unreachable as error:
             return None, error
 

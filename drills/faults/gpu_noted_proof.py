@@ -16,7 +16,8 @@ def conclude(target: Target, receipt: Receipt, ctx: Context) -> None:
 
         def problems(reset: gpu_notes.Reset, uuid: str = uuid) -> Sequence[str]:
             now = gpu_host.look(target, receipt.host)
-            return reset_outcome.verify(uuid, prior, now, gpu_notes.elapsed_s(now, reset)).problems
+            before = {**prior, "boot_id": now["boot_id"]}  # a boot since then is no doing of the reset
+            return reset_outcome.verify(uuid, before, now, gpu_notes.elapsed_s(now, reset)).problems
 
         gpu_notes.conclude(target.host(receipt.host), base, prior["gpus"][uuid]["pci"], ctx, problems)
 

@@ -1,7 +1,7 @@
 """The notes a reset leaves on its host, so that any process, at any time, can tell how far it got.
 
 BASE.begun   written before the reset is started: from here on it is never started again by itself
-BASE.pid     "pid start host-uptime" of the process that runs it      BASE.out   what nvidia-smi said
+BASE.pid     "pid start host-uptime boot-id" of the process of it     BASE.out   what nvidia-smi said
 BASE.rc      "status host-uptime" at its end                          BASE.seen  its outcome is judged
 BASE.human   why a person has to look at the GPU; only a person removes it
 """
@@ -17,6 +17,7 @@ from drills.faults import reset_outcome
 from drills.model import Context, Host, Json
 
 COMMAND_TIMEOUT_S = 10.0
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 START_S = 5.0  # between the note that a reset begins and its process
 RESTORE_TIMEOUT_S = 150  # longer than a reset may take
 
@@ -37,6 +38,7 @@ class Reset:
     begun_s: float | None  # on the host's own uptime clock
     rc: int | None
     text: str
+    boot_id: str | None = None  # of the boot in which it began
 
 
 def begin(host: Host, base: str, command: Sequence[str], receipt: str) -> None:
@@ -54,10 +56,16 @@ def read(host: Host, base: str) -> Reset | None:
         return None
     begun, ended = (host.read(f"{base}.pid") or "").split(), (host.read(f"{base}.rc") or "").split()
     return Reset(
-        begun_s=float(begun[2]) if len(begun) == 3 else None,
+        begun_s=float(begun[2]) if len(begun) >= 3 else None,
         rc=int(ended[0]) if ended else None,
         text=host.read(f"{base}.out") or "",
+        boot_id=begun[3] if len(begun) == 4 else None,
     )
+
+
+def cut_short(host: Host, reset: Reset) -> bool:
+    """Whether the machine was booted anew in the middle of it: then it never ends, and the GPU was set up anew."""
+    return reset.rc is None and reset.boot_id is not None and (host.read(BOOT_ID) or "").strip() != reset.boot_id
 
 
 def elapsed_s(now: Json, reset: Reset | None) -> float:
@@ -109,7 +117,9 @@ def conclude(host: Host, base: str, pci: str, ctx: Context, look: LookAt) -> Non
     while under_way(host, base, patient=ctx.mono() - began < START_S) and ctx.mono() - began < RESTORE_TIMEOUT_S:
         ctx.sleep(0.1)
     reset = read(host, base)
-    if reset is None or reset.rc is None or host.read(f"{base}.seen") is not None:
+    if reset is None or host.read(f"{base}.seen") is not None:
+        return
+    if reset.rc is None and not cut_short(host, reset):
         return
     if why := _trouble(reset, pci, look):
         need_human(host, base, why)
@@ -118,7 +128,7 @@ def conclude(host: Host, base: str, pci: str, ctx: Context, look: LookAt) -> Non
 
 def _trouble(reset: Reset, pci: str, look: LookAt) -> str:
     """Return why a person has to look at the GPU after that reset; empty when nobody has to."""
-    outcome = reset_outcome.classify(reset.rc, reset.text, pci)
+    outcome = "ok" if reset.rc is None else reset_outcome.classify(reset.rc, reset.text, pci)
     if outcome in reset_outcome.NEEDS_HUMAN:
         return f"its reset ended as '{outcome}': {reset_outcome.OUTCOMES[outcome]}"
     if outcome != "ok":
@@ -138,7 +148,7 @@ def under_way(host: Host, base: str, *, patient: bool) -> bool:
     if reset is None or reset.rc is not None:
         return False
     runner = (host.read(f"{base}.pid") or "").split()
-    return host.alive(int(runner[0]), int(runner[1])) if len(runner) == 3 else patient
+    return host.alive(int(runner[0]), int(runner[1])) if len(runner) >= 3 else patient
 
 
 def restore(python: str, base: str, uuid: str, gpu: Json, smi: Sequence[str], *, keep: bool = False) -> list[str]:

@@ -203,6 +203,28 @@ def test_a_link_that_stays_down_is_told_and_nothing_is_called_ended(drill: Drill
     assert drill.kept() == drill.before
 
 
+@pytest.mark.parametrize(("after", "restored"), [({}, Restored.CLEAN), ({"mig": True}, Restored.DIRTY)])
+def test_a_machine_that_was_booted_anew_in_the_middle_is_judged_by_its_gpu(
+    drill: Drilled, after: Json, restored: Restored
+) -> None:
+    receipt = drill.aim()
+    drill.machine.outcomes = [None]
+
+    def boot(step: str) -> None:
+        if step == "reset.begin":
+            drill.machine.lose = "spawn"
+        if step == "link.lost":
+            drill.machine.deaf, drill.machine.boot_id = 3, "another"
+            drill.machine.gpus[GPU].update({"uptime_s": 5, **after})
+
+    drill.on_step = boot
+    with pytest.raises(DrillError, match="booted anew"):
+        drill.inject(receipt)
+    assert drill.revert(receipt) is restored
+    assert (drill.machine.states[UNIT] == "active") is (restored is Restored.CLEAN)
+    assert drill.machine.resets == 1
+
+
 # ---- why not ---------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from drills.errors import DrillError, Refused, Unreachable
+from drills.faults import gpu_notes
 from drills.faults.gpu_reset import GpuReset
 from drills.model import Completed, Context, Json, Receipt, Replica, Restored
 from tests.unit.gpu_node import a_gpu
@@ -31,7 +32,7 @@ class Machine:
         self.outcomes: list[tuple[int, str] | None] = []  # of the next resets; then all go well
         self.after: Json = {"uptime_s": 1}  # what a reset makes of the GPU
         self.uptime_s = 90000.0
-        self.resets = 0
+        self.resets, self.boot_id = 0, "b"
         self.deaf = 0  # so many calls get no answer
         self.lose = ""  # the mutation whose answer is lost: "stop" or "spawn"
 
@@ -74,7 +75,7 @@ class MemoryHost:
     def _machine(self) -> Json:
         self.on.uptime_s += 3
         return {
-            "source": "nvml", "lab": False, "boot_id": "b", "host_uptime_s": self.on.uptime_s,
+            "source": "nvml", "lab": False, "boot_id": self.on.boot_id, "host_uptime_s": self.on.uptime_s,
             "count": len(self.on.gpus), "conf_compute": False, "may_reset": True, "errors": [],
             "gpus": copy.deepcopy(self.on.gpus),
         }  # fmt: skip
@@ -85,6 +86,10 @@ class MemoryHost:
         bases = argv[argv.index("--unless") + 1 :] if "--unless" in argv else []
         if note not in self.on.files:
             return 0, ""
+        if open_ := [
+            base for base in bases if f"{base}.begun" in self.on.files and f"{base}.seen" not in self.on.files
+        ]:
+            return 1, f"unit {unit}: stays stopped: {open_[0]} is not judged"
         if human := [base for base in bases if f"{base}.human" in self.on.files]:
             return 1, f"unit {unit}: stays stopped: {self.on.files[f'{human[0]}.human']}"
         if self.on.states[unit] != "active":
@@ -111,7 +116,7 @@ class MemoryHost:
             raise Unreachable("h1: spawn: no answer")
         self.on.resets += 1
         ended = self.on.outcomes.pop(0) if self.on.outcomes else (0, DONE)
-        self.on.files[f"{base}.pid"] = f"77 1 {self.on.uptime_s}"
+        self.on.files[f"{base}.pid"] = f"77 1 {self.on.uptime_s} {self.on.boot_id}"
         if ended is not None:
             self.on.files[f"{base}.rc"], self.on.files[log] = f"{ended[0]} {self.on.uptime_s + 2}", ended[1]
             if ended[0] == 0:
@@ -121,7 +126,8 @@ class MemoryHost:
 
     def read(self, path: str) -> str | None:
         self.on.hear()
-        return "" if path == "/proc/modules" else self.on.files.get(path)
+        kernel = {"/proc/modules": "", gpu_notes.BOOT_ID: f"{self.on.boot_id}\n"}
+        return kernel[path] if path in kernel else self.on.files.get(path)
 
     def write(self, path: str, text: str, *, mode: int = 0o600) -> None:
         assert mode == 0o600
