@@ -7,10 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from drills.errors import DrillError
-from drills.model import Embedded, HasEvents, HasGpus, Json, Replica, Target
+from drills.model import CanDelete, Embedded, HasEvents, HasGpus, Json, Replica, Target
 from drills.probes import completion, gpu_host, health, http, notified, promql, router, vllm
 from drills.probes.alerts import AlertWatch, concerns, is_page
 from drills.probes.answers import wall
@@ -43,6 +44,7 @@ class Watch:
         self.seen_event = self.seen_note = 0
         self.firing: dict[str, bool] = {}
         self.looks: dict[str, deque[Json]] = {}  # at engines, the last ones
+        self.told: notified.Notifications | None = None  # of those that a target's Alertmanager sends past us
         self.hands_off = False  # while a fault is being injected: NVML would be a client of the GPU being reset
 
     # ---- what the run asks -----------------------------------------------------------------------------
@@ -105,10 +107,11 @@ class Watch:
         found: list[Job] = []
         if any(item["check"] == "health_honest" for item in self.plan["experiment"]["checks"]):
             found += [Job("health", r.name, 1.0, self._health(r)) for r in self.replicas.values()]
-            if not isinstance(self.target, Embedded):  # a controller says who is ready, and traffic follows
+            if isinstance(self.target, CanDelete) and not isinstance(self.target, Embedded):
+                # A controller says who is ready, and traffic follows.
                 found += [Job("readiness", r.name, 1.0, self._readiness(r)) for r in self.replicas.values()]
-        if self._counts_notifications() and (manager := alertmanager_of(self.target)) is not None:
-            found.append(Job("notifications", "alertmanager", 1.0, notified.Notifications(manager, self.tell).look))
+        if self.told is not None:
+            found.append(Job("notifications", "alertmanager", 1.0, self.told.look))
         for name, query in promql.wanted(self.plan).items():
             if (server := prometheus_of(self.target)) is None:
                 break
@@ -122,7 +125,11 @@ class Watch:
         return told and any(c["params"].get("notified_within") is not None for c in wanted)
 
     def skip_past(self) -> None:
-        """Forget events and notifications from before this run."""
+        """Forget events and notifications from before this run; those of its own announcement count."""
+        if self._counts_notifications() and (manager := alertmanager_of(self.target)) is not None:
+            self.told = notified.Notifications(manager, self.tell)
+            with suppress(ProbeError):  # the next look is the first, then
+                self.told.look()
         if isinstance(self.target, HasEvents):
             events: Any = self.target
             self.seen_event = max((e["n"] for e in events.replica_events(0)), default=0)
