@@ -196,6 +196,9 @@ def _as_written(plan: Plan) -> Json:
             del entry["params"][name]
     if plan.target.kubernetes:
         content["target"]["kubernetes"] = plan.target.kubernetes.model_dump(mode="json")
+    if plan.target.hosts:
+        shown = ("name", "address", "unit", "port")
+        content["target"]["hosts"] = [{key: getattr(host, key) for key in shown} for host in plan.target.hosts]
     for items, place in ((experiment.faults, "faults"), (experiment.guards, "guards"), (experiment.checks, "checks")):
         for entry, item in zip(content["experiment"][place], items, strict=True):
             written = value_at(experiment.document.data, item.key)

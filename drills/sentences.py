@@ -44,6 +44,7 @@ def _about(plan: Json) -> list[str]:
         f"hypothesis: {experiment['hypothesis']}",
         f"target {target['name']} (kind {target['kind']}) at {target['endpoint']}, model {target['model']}",
         *_pods(target.get("kubernetes")),
+        *_units(target.get("hosts")),
         f"SLA: {', '.join(promised)}, errors {format_share(sla['errors'])}",
     ]
     return about + ([f"defect planted in the lab: {plan['defect']}"] if plan["defect"] else [])
@@ -55,6 +56,14 @@ def _pods(cluster: Json | None) -> list[str]:
         return []
     context = f"context {cluster['context']}" if cluster["context"] else "the current context"
     return [f"pods: {context}, namespace {cluster['namespace']}, selector {cluster['selector']}"]
+
+
+def _units(hosts: list[Json] | None) -> list[str]:
+    """Say where the replicas are on hosts."""
+    if not hosts:
+        return []
+    where = [f"{host['name']} (unit {host['unit']} on {host['address']})" for host in hosts]
+    return [f"hosts: {', '.join(where)}"]
 
 
 def _load(plan: Json) -> str:
