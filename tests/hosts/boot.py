@@ -103,9 +103,9 @@ def _become_systemd(machine: Machine, place: Path) -> None:
         do("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(root / name))
     for needed in {TREE, Path(sys.prefix), Path(sys.base_prefix)}:
         _show(needed, root)
-    console = state.run() / "log" / f"{machine.name}.console"
-    console.touch()
-    _mount_dev(root, console)
+    log = state.run() / "log" / f"{machine.name}.systemd.log"
+    log.write_text("")
+    _mount_dev(root, log)
     _mount_kernel(root)
     units = place / "upper/etc/systemd/system"  # not merged with what the machine has there
     do("mount", "--bind", str(units), str(root / "etc/systemd/system"))
@@ -115,7 +115,7 @@ def _become_systemd(machine: Machine, place: Path) -> None:
     os.chdir("/")
     (Path("/run") / "lock").mkdir(mode=0o755)
     os.setsid()
-    argv = [str(layout.SYSTEMD), "--system", "--log-target=console", "--show-status=no"]
+    argv = [str(layout.SYSTEMD), "--system", "--log-target=kmsg", "--show-status=no"]
     os.execve(argv[0], argv, {"PATH": PATH, "container": "drills", "LANG": "C.UTF-8"})
 
 
@@ -129,7 +129,7 @@ def _show(folder: Path, root: Path) -> None:
     do("mount", "-o", "remount,bind,ro", str(inside))
 
 
-def _mount_dev(root: Path, console: Path) -> None:
+def _mount_dev(root: Path, log: Path) -> None:
     dev = root / "dev"
     do("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(dev))
     for name, (major, minor) in DEVICES.items():
@@ -141,8 +141,8 @@ def _mount_dev(root: Path, console: Path) -> None:
         (dev / name).mkdir()
         do("mount", "-t", kind, "-o", options, kind, str(dev / name))
     (dev / "ptmx").symlink_to("pts/ptmx")
-    (dev / "console").touch()
-    do("mount", "--bind", str(console), str(dev / "console"))
+    (dev / "kmsg").touch()
+    do("mount", "--bind", str(log), str(dev / "kmsg"))  # in place of the kernel's, which is this machine's
 
 
 def _mount_kernel(root: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from drills.lab.gpu import shim
 from tests.hosts import layout, state
-from tests.hosts.layout import CONTROL, TREE
+from tests.hosts.layout import CONTROL, ROUTER, TREE
 from tests.machines import cgroups
 from tests.machines.errors import MachineError
 from tests.machines.locks import lock
@@ -132,10 +132,12 @@ def _begin() -> None:
     with contextlib.suppress(FileNotFoundError):
         shim.build_shim(run / "nvml", layout.GPU_STATE)
     boot(CONTROL)
-    for machine in layout.ALL:
-        boot(machine.name)
-    for machine in layout.ALL:
-        wait_booted(machine.name)
+    boot(ROUTER)
+    wait_booted(ROUTER)  # the others plug into it
+    for name in layout.HOSTS:
+        boot(name)
+    for name in layout.HOSTS:
+        wait_booted(name)
 
 
 def _plan_cgroups() -> None:
@@ -181,11 +183,11 @@ def boot(name: str) -> None:
 
 def wait_booted(name: str) -> None:
     """Wait until a machine has started its units (MachineError)."""
-    deadline = time.monotonic() + UP_TIMEOUT_S
+    deadline, log = time.monotonic() + UP_TIMEOUT_S, state.run() / "log" / f"{name}.systemd.log"
     while ask(name, "systemctl", "is-active", "multi-user.target") != "active":
         if state.pid(name) is None or time.monotonic() > deadline:
-            log = state.run() / "log" / f"{name}.log"
-            raise MachineError(f"test hosts: {name} does not finish its boot: {_last_line(log)}")
+            what = "does not finish its boot" if state.pid(name) else f"does not boot: {layout.SYSTEMD} ended"
+            raise MachineError(f"test hosts: {name} {what}: {_last_line(log) or 'it said nothing'}")
         time.sleep(POLL_S)
 
 
