@@ -10,6 +10,7 @@ knows the modules; or what is wrong.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -20,6 +21,8 @@ import stat
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +56,10 @@ def main(state_dir: str, wanted: str) -> dict[str, Any]:
         "systemd": Path("/run/systemd/system").is_dir(),
     }
     whole = {**files, LAUNCHER: launcher(sys.executable).encode()}
-    if _there(place) == whole:
-        return {**said, "new": False}
-    error = _placed(lib, place, whole)
+    with _alone(lib):
+        if _there(place) == whole:
+            return {**said, "new": False}
+        error = _placed(lib, place, whole)
     return {"ok": False, "error": error} if error else {**said, "new": True}
 
 
@@ -88,6 +92,18 @@ def _own(folder: Path) -> str | None:
     return None
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let nobody else place anything meanwhile; the kernel's lock ends with whoever holds it."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def _there(place: Path) -> dict[str, bytes]:
     """Return the files that lie there, but for what Python makes of them."""
     return {
@@ -117,12 +133,8 @@ def _placed(lib: Path, place: Path, files: dict[str, bytes]) -> str | None:
         if place.exists():  # damaged
             place.replace(old)
         new.replace(place)
-        fd = os.open(lib, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
     except OSError as error:
-        if _there(place) != files:  # else somebody else was quicker
-            return f"{place} cannot be written: {error.strerror}"
+        return f"{place} cannot be written: {error.strerror}"
     finally:
         shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)

@@ -90,21 +90,25 @@ class Sshd:
     def cut(self) -> None:
         """Kill what serves the connections, as a host that goes down does; the server goes on."""
         assert self.process is not None
-        serving = [one for one in self.sessions() if _name(one) == "sshd"]
+        psutil.wait_procs(self._killed_of(self.process), timeout=10)
+
+    def _killed_of(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+        """Kill what serves connections; its commands find out by themselves."""
+        serving = [one for one in psutil.Process(process.pid).children(recursive=True) if _name(one) == "sshd"]
         for one in serving:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
-        psutil.wait_procs(serving, timeout=10)
+        return serving
 
     def stop(self) -> None:
         """End the server and all its sessions."""
         if self.process is not None:
-            process, stopped = self.process, psutil.Process(self.process.pid)
-            stopped.suspend()  # so that it takes nobody new
-            self.cut()
+            process, self.process = self.process, None
+            psutil.Process(process.pid).suspend()  # so that it takes nobody new
+            serving = self._killed_of(process)
             process.kill()
             process.wait(10)
-            self.process = None
+            psutil.wait_procs(serving, timeout=10)
 
     def host(self, **more: Any) -> GpuHost:
         """Return the host as drill.yaml declares it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 import socket
 import subprocess
 import threading
@@ -14,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from drills.access import procs, shipped
+from drills.access import procs, shipped, sshway
 from drills.access.ssh import SshHost, connect
 from drills.errors import Refused, Unreachable
 from tests.contract.sshd import Sshd, agent, keygen, needed, public, running
+from tests.contract.test_quoting import script, told, words
 
 pytestmark = needed
 
@@ -98,6 +101,18 @@ def test_its_python_knows_what_was_shipped_wherever_it_is_run(host: SshHost) -> 
     ).out.split()
     assert said[0] == f"{Path(host.python).parent}/drills/__init__.py"
     assert said[1:] == ["1"] or said[1:] == ["1", ""]
+
+
+def test_ten_thousand_commands_are_read_by_its_login_shell_as_they_were_meant(server: Sshd) -> None:
+    seed = int(os.environ.get("SEED") or random.randrange(2**32))
+    random_ = random.Random(seed)
+    way = sshway.opened(server.host())
+    with closing(way):
+        for _ in range(20):
+            commands = [words(random_) for _ in range(500)]
+            lines = os.fsdecode(script(commands))
+            done = sshway.execute(way, lines, b"", 60.0)
+            assert done.out == told(commands).decode(errors="replace"), f"SEED={seed}"
 
 
 def test_many_threads_ask_at_once(host: SshHost) -> None:
@@ -320,6 +335,26 @@ def test_what_is_shipped_lies_there_for_root_only_and_is_shipped_once(host: SshH
     assert [path.name for path in place.parent.iterdir()] == [place.name]
     connect(server.host()).close()
     assert {path: path.stat().st_ino for path in before} == before
+
+
+def test_several_drivers_may_ship_at_once(server: Sshd) -> None:
+    shutil.rmtree(server.state_dir, ignore_errors=True)
+    got: list[object] = []
+
+    def reach() -> None:
+        try:
+            with closing(connect(server.host())) as found:
+                got.append(found.run([found.python, "-c", "import drills.access.ontarget"], timeout_s=30).rc)
+        except Exception as error:
+            got.append(error)
+
+    threads = [threading.Thread(target=reach) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert got == [0] * 6
+    assert [path.name for path in (server.state_dir / "lib").iterdir()] == [shipped.bundle().hash]
 
 
 @pytest.mark.parametrize("damage", ["changed", "gone", "more", "launcher"])
