@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_readonly
-from benchmarks.gpu_readonly import OutOfTimeError, Reader, questions, shape, xml_shapes
 from drills.lab.gpu import state
+from tests import gpu_readonly
 from tests.contract.gpu_bench import Bench, bench
+from tests.gpu_readonly import OutOfTimeError, Reader, questions, shape, xml_shapes
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def test_against_a_stand_in_everything_is_of_the_same_shape_and_nothing_changes(
     with bench(tmp_path) as on:
         before = {key: value for key, value in state.read(on.state_file).items() if key != "gpus"}
         settings = set_on(on)
-        argv = [sys.executable, "-m", "benchmarks.gpu_readonly", "--smi", str(on.smi), "--out", str(tmp_path)]
+        argv = [sys.executable, "-m", "tests.gpu_readonly", "--smi", str(on.smi), "--out", str(tmp_path)]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"{len(list(questions()))} answers have the same status and shape" in done.stdout

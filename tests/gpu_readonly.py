@@ -1,4 +1,4 @@
-"""Hold the GPU stand-ins against a real GPU, and only read: `python -m benchmarks.gpu_readonly [--out FOLDER]`.
+"""Hold the GPU stand-ins against a real GPU, and only read: `python -m tests.gpu_readonly [--out FOLDER]`.
 
 On a machine with a GPU and nvidia-smi, in at most three minutes: what `drills/probes/gpu.py` tells by NVML and by
 nvidia-smi, and where the two differ or say nothing; `drill plan gpu-reset` and `drill plan thermal-throttle`; and each
