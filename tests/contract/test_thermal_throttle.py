@@ -188,6 +188,22 @@ def test_a_lock_that_does_not_go_is_not_called_put_back(on: Bench) -> None:
     assert drill.revert() is Restored.CLEAN
 
 
+def test_an_old_nvidia_smi_has_another_name_for_the_reasons(on: Bench) -> None:
+    old = on.folder / "old-smi"
+    old.write_text(
+        '#!/bin/bash\ncase "$*" in *clocks_event_reasons.active*)\n'
+        '  echo "Field \\"clocks_event_reasons.active\\" is not a valid field to query."; exit 2;; esac\n'
+        f'exec {on.smi} "${{@//clocks_throttle_reasons/clocks_event_reasons}}"\n'
+    )
+    old.chmod(0o755)
+    on.smi = old
+    drill = Throttled(on)
+    drill.inject()
+    assert drill.observe().on is True
+    assert drill.revert() is Restored.CLEAN
+    assert on.gpu(0)["locked_clocks_mhz"] is None
+
+
 # ---- what is no proof ------------------------------------------------------------------------------------
 
 
