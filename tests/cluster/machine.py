@@ -9,7 +9,7 @@ from tests.machines.snapshot import RULES, difference
 __all__ = ["RULES", "difference", "snapshot"]
 
 GONE = ("/etc/cni", "/opt/cni", "/run/containerd", "/run/netns", "/var/lib/cni", "/var/lib/kubelet", "/var/log/pods")
-CGROUPS = r"drills-|kubepods|k8s\.io"
+CGROUPS = r"drills-(?!hosts-)|kubepods|k8s\.io"
 
 
 def snapshot() -> dict[str, list[str]]:

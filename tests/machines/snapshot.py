@@ -27,7 +27,8 @@ NOT_SETTINGS = (
     "drop_caches",
     "hung_task_detect_count",
 )
-LAB_LINKS = "drill-"  # labs that are up at the same time come and go
+#: Labs and hosts that are up at the same time come and go.
+LAB_LINKS, HOSTS_CGROUPS = "drill-", "drills-hosts-"
 TIMEOUT_S = 20.0
 
 
@@ -95,7 +96,9 @@ def _cgroups(own: str) -> Iterator[str]:
     """Yield the first folders of each hierarchy, and below them whatever the machines would have made."""
     for folder, names, _ in os.walk("/sys/fs/cgroup"):
         top = len(Path(folder).parts) <= 5
-        yield from (f"{folder}/{name}" for name in names if top or re.search(own, name))
+        for path in (f"{folder}/{name}" for name in names if top or re.search(own, name)):
+            if HOSTS_CGROUPS not in path or re.search(own, path):
+                yield path
 
 
 def _settings() -> Iterator[str]:
