@@ -142,9 +142,9 @@ def difference(before: Json, after: Json) -> list[str]:
     return found
 
 
-def ours(snap: Json, run: str) -> list[str]:
-    """Return the lines of a snapshot that carry the run's id."""
-    return [line for lines in snap.values() for line in lines if f"-{run}-" in line]
+def ours(snap: Json, tag: str) -> list[str]:
+    """Return the lines of a snapshot that carry a run's id, or what begins with it."""
+    return [line for lines in snap.values() for line in lines if f"-{tag}-" in line]
 
 
 # ---- counters ------------------------------------------------------------------------------------------

@@ -137,13 +137,17 @@ class PacketLoss:
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Note every rule that is there, and write down how ours will be undone."""
-        tag = receipt.removesuffix(f"-{self.name}")
+        tag = self._tag(receipt)
         links = [self._link(target, victim, tag) for victim in victims]
         prior = {"bystanders": bystanders(target, victims), "links": links}
         undo = [step for link in links for step in _undo(link)]
         return receipt_of(
             self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
         )
+
+    def _tag(self, receipt: str) -> str:
+        """Return what our rules carry; those of other faults and proxies of the run carry something else."""
+        return receipt.removesuffix(f"-{self.name}")
 
     def _link(self, target: Target, victim: Replica, tag: str) -> Json:
         """Return all that must be known of one victim to put the rules there and to take them away."""
@@ -238,7 +242,7 @@ class PacketLoss:
         links = receipt.prior["links"]
         deadline = ctx.mono() + PROOF_TIMEOUT_S
         while True:
-            seen = [_look(_host(target, receipt, link), link, receipt.run) for link in links]
+            seen = [_look(_host(target, receipt, link), link, self._tag(receipt.id)) for link in links]
             waits = all(e["in_place"] for e in seen) and not all(e["packets"] for e in seen)
             if not waits or ctx.mono() > deadline or ctx.stopping():
                 break
@@ -248,7 +252,7 @@ class PacketLoss:
             on = True
         elif not any(e["rules"] for e in seen):
             on = False
-        others = [_elsewhere(target, receipt, link) for link in links]
+        others = [_elsewhere(target, receipt, link, self._tag(receipt.id)) for link in links]
         now = target.replicas()
         ways = [_management(target, r) for r in now if r.name in {link["replica"] for link in links}]
         well = untouched(receipt.prior["bystanders"], now)
@@ -303,9 +307,9 @@ def _undo(link: Json) -> list[Json]:
     return steps
 
 
-def _look(host: Host, link: Json, run: str) -> Json:
+def _look(host: Host, link: Json, tag: str) -> Json:
     """Return how many of our rules stand at a victim, and what they have swallowed."""
-    rules = _found(host, link["netns"], run)
+    rules = _found(host, link["netns"], tag)
     # A chain has a line of its own in a snapshot.
     wanted = len(link["rules"]) + len({rule["chain"] for rule in link["rules"] if rule["what"] != "jump"})
     evidence: Json = {"what": "rules of this run", "replica": link["replica"], "iptables": link["kind"]}
@@ -314,13 +318,13 @@ def _look(host: Host, link: Json, run: str) -> Json:
     return evidence | (counted or {"new": 0, "packets": 0})
 
 
-def _found(host: Host, netns: Json | None, run: str) -> list[str]:
-    """Return the lines of the run in a namespace, none when it is gone."""
+def _found(host: Host, netns: Json | None, tag: str) -> list[str]:
+    """Return the lines of the fault in a namespace, none when it is gone."""
     try:
         prefix = iptables.enter(host, netns)
     except DrillError:
         return []
-    return iptables.ours(iptables.snapshot(host, prefix, iptables.find(host)), run)
+    return iptables.ours(iptables.snapshot(host, prefix, iptables.find(host)), tag)
 
 
 def _count(host: Host, link: Json) -> Json | None:
@@ -337,8 +341,8 @@ def _count(host: Host, link: Json) -> Json | None:
     return found
 
 
-def _elsewhere(target: Target, receipt: Receipt, link: Json) -> Json:
-    """Look for rules of this run where none may be: in other networks of the victim's host, on other hosts."""
+def _elsewhere(target: Target, receipt: Receipt, link: Json, tag: str) -> Json:
+    """Look for our rules where none may be: in other networks of the victim's host, on other hosts."""
     links = receipt.prior["links"]
     hit, hosts = {one["replica"] for one in links}, {one.get("host") for one in links}
     found: dict[str, int] = {}
@@ -349,7 +353,7 @@ def _elsewhere(target: Target, receipt: Receipt, link: Json) -> Json:
             continue
         try:
             host = target.host(away) if away else _host(target, receipt, link)
-            found[name] = len(_found(host, None if away else place, receipt.run))
+            found[name] = len(_found(host, None if away else place, tag))
         except DrillError:
             if not away:
                 raise

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,13 @@ def saved(host: Host) -> str:
 def state(fleet: Fleet) -> dict[str, tuple[str, str, set[str], str]]:
     """Return of each host its rules, units, processes of drills, and what lies in the folder of drills."""
     return {host.name: (saved(host), units(host), running(host), kept(host)) for host in fleet.hosts}
+
+
+def settled(fleet: Fleet, before: dict[str, tuple[str, str, set[str], str]]) -> None:
+    """Wait until the hosts are as before: what holds connections for a proof ends a little later."""
+    with suppress(AssertionError):
+        eventually(lambda: state(fleet) == before, 30.0)
+    assert state(fleet) == before
 
 
 def units(host: Host) -> str:
@@ -157,7 +166,7 @@ def test_a_driver_that_is_killed_leaves_it_to_the_timer(fleet: Fleet, tmp_path: 
         assert saved(host) == changed, "nobody but the timer undoes it"
     eventually(lambda: all(saved(fleet.host(name)) == before[name][0] for name in names), TIMER_S)
     recover(fleet, tmp_path)
-    eventually(lambda: state(fleet) == before, 30.0)
+    settled(fleet, before)
 
 
 def test_recover_need_not_wait_for_the_timer(fleet: Fleet, tmp_path: Path) -> None:
@@ -168,7 +177,7 @@ def test_recover_need_not_wait_for_the_timer(fleet: Fleet, tmp_path: Path) -> No
     assert state(fleet) != before
     recover(fleet, tmp_path)
     assert [saved(host) for host in fleet.hosts] == [before[host.name][0] for host in fleet.hosts]
-    eventually(lambda: state(fleet) == before, 30.0)
+    settled(fleet, before)
 
 
 def recover(fleet: Fleet, folder: Path) -> None:
@@ -261,7 +270,7 @@ def test_the_drill_of_an_upstream_that_is_late(fleet: Fleet, tmp_path: Path) -> 
     assert all("opened before the fault" in one["meaning"] for one in proof["data"]["evidence"])
     assert len(proof["data"]["evidence"]) == len(layout.HOSTS)
     assert ran.verdict["restored"] == "clean"
-    eventually(lambda: state(fleet) == before, 30.0)
+    settled(fleet, before)
 
 
 def test_the_drill_of_a_link_that_fails(fleet: Fleet, tmp_path: Path) -> None:
@@ -271,17 +280,22 @@ def test_the_drill_of_a_link_that_fails(fleet: Fleet, tmp_path: Path) -> None:
     assert ran.code == 0, ran.out + ran.err
     assert ran.row("untouched")["verdict"] == "pass"
     assert ran.verdict["restored"] == "clean"
-    eventually(lambda: state(fleet) == before, 30.0)
+    settled(fleet, before)
 
 
 def test_a_ledger_goes_on_when_a_replica_is_killed_behind_it(fleet: Fleet, tmp_path: Path) -> None:
     before = state(fleet)
-    checks = "  - streams: {max_cut: in_flight_on_victim}\n  - accounted\n  - replica_restart: {within: 60s}"
+    checks = "  - accounted\n  - replica_restart: {within: 60s}"
     ran = drilled(fleet, tmp_path, "pod-kill: {how: kill-process}", checks, ledger="true")
     assert ran.code == 0, ran.out + ran.err
     [collected] = ran.events("collected")
     assert collected["data"]["lines"] > 0
     assert ran.events("ledger.late") == []
     assert ran.folder is not None
-    assert (ran.folder / "ledger.ndjson").read_text().count('"replica"') == collected["data"]["lines"]
-    eventually(lambda: state(fleet) == before, 30.0)
+    attempts = [json.loads(line) for line in (ran.folder / "ledger.ndjson").read_text().splitlines()]
+    assert len(attempts) == collected["data"]["lines"]
+    [hit] = ran.events("inject.hit")
+    [back] = [one for one in ran.events("replica") if one["data"]["change"] == "ready"]
+    victim = hit["data"]["victims"][0]
+    assert any(one["replica"] == victim and one["start"] > back["mono"] for one in attempts), "the same proxy goes on"
+    settled(fleet, before)
