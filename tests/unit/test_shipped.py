@@ -16,26 +16,29 @@ from tests.unit.test_layers import MODULES as OURS
 from tests.unit.test_layers import imported
 
 
-def for_types_only(module: str) -> set[str]:
-    """Return what a module imports where only a type checker looks."""
-    guarded = [
-        node
-        for node in ast.walk(ast.parse(file_of(module).read_text()))
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-    ]
+def beside_the_point(module: str) -> set[str]:
+    """Return what a module imports for a type checker only, or where it was copied to a host all by itself."""
+    guarded: list[ast.AST] = []
+    for node in ast.walk(ast.parse(file_of(module).read_text())):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            guarded.append(node)
+        elif isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "ImportError":
+            guarded.append(node)
     found = set()
     for node in (one for guard in guarded for one in ast.walk(guard)):
         if isinstance(node, ast.ImportFrom):
             found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
     return found
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_it_imports_what_is_shipped_and_the_standard_library(module: str) -> None:
-    needed = set(imported(module)) - for_types_only(module)
+    needed = set(imported(module)) - beside_the_point(module)
     for name in needed:
         top = name.partition(".")[0]
-        assert name in MODULES if top == "drills" else top in (*sys.stdlib_module_names, "procs"), name
+        assert name in MODULES if top == "drills" else top in sys.stdlib_module_names, name
 
 
 @pytest.mark.parametrize("module", MODULES)
