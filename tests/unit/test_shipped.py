@@ -20,10 +20,9 @@ def beside_the_point(module: str) -> set[str]:
     """Return what a module imports for a type checker only, or where it was copied to a host all by itself."""
     guarded: list[ast.AST] = []
     for node in ast.walk(ast.parse(file_of(module).read_text())):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            guarded.append(node)
-        elif isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "ImportError":
-            guarded.append(node)
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.ExceptHandler(type=ast.Name(id="ImportError")):
+                guarded.append(node)
     found = set()
     for node in (one for guard in guarded for one in ast.walk(guard)):
         if isinstance(node, ast.ImportFrom):
