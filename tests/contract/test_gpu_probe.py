@@ -113,6 +113,9 @@ def test_what_somebody_set_is_told(on: Bench) -> None:
     assert (locked["sm_clock_mhz"], locked["power_limit_w"]) == (900, 700.0)
     assert (capped["sm_clock_mhz"], capped["power_limit_w"]) == (990, 350.0)
     assert (locked["event_reasons"] & 0x4, capped["event_reasons"] & 0x4) == (0, 0x4)
+    assert on.nvidia("-lgc", "300,900", "-i", on.gpus[1]["uuid"]).returncode == 0
+    both = one(on, 1)  # the lock is lower, so the power limit is never met
+    assert (both["sm_clock_mhz"], both["event_reasons"] & 0x4) == (900, 0)
 
 
 def test_a_pending_recovery_action_has_its_word(on: Bench) -> None:

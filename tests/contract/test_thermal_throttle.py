@@ -256,6 +256,7 @@ def only(found: list[str]) -> str:
     ("gpu", "words"),
     [
         ({"locked_clocks_mhz": [600, 600]}, "a lock seems to be active already"),
+        ({"locked_clocks_mhz": [600, 600], "power_limit_w": 500.0}, "a lock seems to be active already"),
         ({"event_reasons": 0x2}, "application clocks are set: a lock seems to be active already"),
         ({"clock_control": False}, "does not support locked clocks; try `how: power`"),
         ({"event_reasons": 0x20}, "is throttled already (SW thermal): that is an incident, not a drill"),

@@ -188,12 +188,14 @@ API int nvmlDeviceGetMaxClockInfo(Device *d, unsigned type, unsigned *mhz) {
 
 API int nvmlDeviceGetCurrentClocksEventReasons(Device *d, unsigned long long *out) {
     const char *gpu;
-    unsigned pids[MAX_PIDS];
+    unsigned pids[MAX_PIDS], now, free_mhz;
     double reasons, limit, standard;
     TRY(open_gpu(d, &gpu));
     TRY(value(d, "event_reasons", &reasons));
     *out = (unsigned long long)reasons & (holders(gpu, pids) ? ~0x1ULL : ~0ULL); /* who holds it makes it work */
-    if (!value(d, "power_limit_w", &limit) && !value(d, "power_default_w", &standard) && limit < standard) *out |= 0x4;
+    if (!value(d, "power_limit_w", &limit) && !value(d, "power_default_w", &standard) && limit < standard &&
+        !nvmlDeviceGetClockInfo(d, 1, &now) && !whole(d, "sm_clock_mhz", 1, &free_mhz) &&
+        now == (unsigned)(free_mhz * limit / standard)) *out |= 0x4; /* else a clock lock is what holds it down */
     return OK;
 }
 

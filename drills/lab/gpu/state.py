@@ -214,22 +214,23 @@ def holding(gpus: list[Json]) -> dict[str, list[Json]]:
 
 def sm_clock_mhz(gpu: Json) -> int:
     """Return the SM clock under a clock lock and a power cap."""
-    cap = gpu["power_limit_w"] / gpu["power_default_w"] if _capped(gpu) else 1.0
     locked = gpu["locked_clocks_mhz"] or [0, gpu["sm_clock_max_mhz"]]
-    return int(min(gpu["sm_clock_mhz"] * min(1.0, cap), locked[1]))
+    return int(min(_by_power_mhz(gpu), locked[1]))
 
 
 def event_reasons(gpu: Json, *, held: bool) -> int | None:
-    """Return why the clocks are where they are: a power cap shows as SwPowerCap, a clock lock as nothing at all."""
+    """Return why the clocks are where they are: a power cap that bites is SwPowerCap, a clock lock nothing at all."""
     if gpu["event_reasons"] is None:
         return None
     own = int(gpu["event_reasons"]) & (~IDLE if held else ~0)
-    return own | (0x4 if _capped(gpu) else 0)
+    by_power = _by_power_mhz(gpu)
+    return own | (0x4 if int(by_power) < gpu["sm_clock_mhz"] and sm_clock_mhz(gpu) == int(by_power) else 0)
 
 
-def _capped(gpu: Json) -> bool:
+def _by_power_mhz(gpu: Json) -> float:
     limit_w, default_w = gpu["power_limit_w"], gpu["power_default_w"]
-    return limit_w is not None and default_w is not None and limit_w < default_w
+    known = limit_w is not None and default_w is not None
+    return float(gpu["sm_clock_mhz"] * (min(1.0, limit_w / default_w) if known else 1.0))
 
 
 def supported_clocks_mhz(gpu: Json) -> list[int]:
