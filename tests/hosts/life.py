@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,6 +92,13 @@ def down_unused() -> bool:
         return not state.run().exists()
 
 
+def current() -> str | None:
+    """Return the name of the hosts' present life, None where it has none yet or they are not up."""
+    with contextlib.suppress(OSError):
+        return (state.run() / "life").read_text() or None
+    return None
+
+
 def kept() -> Path:
     """Return the file that says that the hosts are wanted beyond whoever brought them up."""
     return state.run() / "kept"
@@ -121,9 +129,10 @@ def down() -> None:
 
 
 def _begin() -> None:
-    _watch()  # first, so that nothing is there that nobody watches
-    run = state.run()
+    name, run = uuid.uuid4().hex, state.run()
+    _watch(name)  # first, so that nothing is there that nobody watches
     run.mkdir(mode=0o700)
+    (run / "life").write_text(name)
     for name in ("keys", "log", "pid", "disks"):
         (run / name).mkdir()
     _plan_cgroups()
@@ -155,10 +164,10 @@ def digest() -> str:
     return hashlib.sha256(str(state.run()).encode()).hexdigest()[:8]
 
 
-def _watch() -> None:
+def _watch(name: str) -> None:
     """Start what takes the hosts down when nobody is left who uses them, however they ended."""
     with (layout.folder() / "watch.log").open("wb") as log:
-        argv = [sys.executable, "-m", "tests.hosts.watch"]
+        argv = [sys.executable, "-m", "tests.hosts.watch", name]
         nothing = subprocess.DEVNULL
         subprocess.run(argv, cwd=TREE, stdin=nothing, stdout=log, stderr=log, timeout=COMMAND_TIMEOUT_S, check=True)
 
