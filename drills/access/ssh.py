@@ -184,7 +184,7 @@ class SshHost(RemoteHost):
                     raise
             except Unreachable as error:
                 self._failed = (time.monotonic(), str(error))
-                raise
+                raise Unreachable(str(error)) from None  # whatever was lost there, it was not the call
             self._way = way
             return way
 

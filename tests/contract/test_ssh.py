@@ -27,7 +27,7 @@ pytestmark = needed
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    with running(tmp_path_factory.mktemp("ssh") / "one", kinds=("ed25519", "ecdsa")) as found:
+    with running(tmp_path_factory.mktemp("ssh") / "one", kinds=("ed25519", "ecdsa", "rsa")) as found:
         yield found
 
 
@@ -169,10 +169,11 @@ def test_a_host_that_has_another_key_by_now_is_refused(server: Sshd, tmp_path: P
     connect(server.host()).close()
 
 
-def test_a_host_that_is_known_by_another_type_of_key_only_shows_that_one(server: Sshd) -> None:
-    server.know(public(server.host_keys[1]))
+@pytest.mark.parametrize("number", [1, 2], ids=["ecdsa", "rsa"])
+def test_a_host_that_is_known_by_another_type_of_key_only_shows_that_one(server: Sshd, number: int) -> None:
+    server.know(public(server.host_keys[number]))
     with closing(connect(server.host())) as found:
-        assert found.fingerprint == fingerprint(server.host_keys[1])
+        assert found.fingerprint == fingerprint(server.host_keys[number])
 
 
 def test_a_hashed_name_and_a_pattern_are_known(server: Sshd) -> None:
@@ -186,7 +187,7 @@ def test_a_hashed_name_and_a_pattern_are_known(server: Sshd) -> None:
 def test_a_revoked_key_is_refused_for_good(server: Sshd) -> None:
     with server.known_hosts.open("a") as out:
         out.write(f"@revoked * {public(server.host_keys[0])}\n")
-    assert refusal(server).endswith(f"is revoked in {server.known_hosts}:3")
+    assert refusal(server).endswith(f"is revoked in {server.known_hosts}:4")
 
 
 # ---- who we are ----------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from drills.access import shipped
@@ -81,6 +83,20 @@ def test_by_sudo_it_is_root_there(tmp_path: Path, more: str) -> None:
         assert server.state_dir.stat().st_uid == 0
         server.cut()
         assert host.read(str(tmp_path / "ours")) == "ü\n"  # by a command of its own, or by a new link
+        host.run(["true"], timeout_s=20)
+        assert any("remote serve" in line for line in running_from(server.state_dir))
+        host.close()
+        deadline = time.monotonic() + 20
+        while (left := running_from(server.state_dir)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert left == []
+
+
+def running_from(folder: Path) -> list[str]:
+    """Return the commands that run from a folder, whoever is their parent by now: its Python is told so."""
+    found = psutil.process_iter(["cmdline", "environ"])
+    said = [(one.info["cmdline"] or [], (one.info["environ"] or {}).get("PYTHONPATH", "")) for one in found]
+    return [" ".join(cmdline) for cmdline, path in said if f"{folder}/" in f"{cmdline} {path}"]
 
 
 def test_without_the_right_to_sudo_it_says_what_to_write_where(tmp_path: Path) -> None:
