@@ -12,6 +12,8 @@ from drills.custody import LockUnreadable
 from drills.doctor.finding import Finding, missing, ok, unknown
 from drills.doctor.wanted import Wanted
 from drills.errors import DrillError
+from drills.faults.gpu_reset import GpuReset
+from drills.hosts import gate
 from drills.hosts.custody import HostsCustody
 from drills.hosts.gpuhost import AGAIN, whole
 from drills.hosts.machines import Machine, each
@@ -23,9 +25,10 @@ from drills.target import TargetSpec
 GROUP: Final = "host"
 
 
-def examined(spec: TargetSpec, wanted: Wanted, machines: Sequence[Machine]) -> tuple[list[Finding], Target | None]:  # noqa: ARG001 - every drill needs the same of a host
+def examined(spec: TargetSpec, wanted: Wanted, machines: Sequence[Machine]) -> tuple[list[Finding], Target | None]:
     """Look at each machine; returns what was found, and the target if all of them can be looked at."""
-    answers = each(machines, _of_machine)
+    gated = any(isinstance(fault, GpuReset) and fault.how == "crash" for fault in wanted.faults)
+    answers = each(machines, lambda machine: _of_machine(machine, gated=gated))
     found = [one for machine in machines for one in answers.said.get(machine.name, [])]
     found += [missing(GROUP, name, str(error), refuses=True) for name, error in answers.failed.items()]
     if answers.failed:
@@ -34,11 +37,12 @@ def examined(spec: TargetSpec, wanted: Wanted, machines: Sequence[Machine]) -> t
     return [*found, *_custody(keeper)], HostsTarget(spec, machines, keeper)
 
 
-def _of_machine(machine: Machine) -> list[Finding]:
+def _of_machine(machine: Machine, *, gated: bool) -> list[Finding]:
     machine.host.list(machine.state_dir)  # connects
     looks = UnitLooks(machine.host, [entry.unit for entry in machine.entries]).look()
     found = [_reached(machine), *_timer(machine)]
-    return found + [_unit(machine, entry.name, looks[whole(entry.unit)]) for entry in machine.entries]
+    found += [_unit(machine, entry.name, looks[whole(entry.unit)]) for entry in machine.entries]
+    return found + [_gate(machine, looks[whole(entry.unit)]) for entry in machine.entries if gated]
 
 
 def _reached(machine: Machine) -> Finding:
@@ -71,6 +75,16 @@ def _unit(machine: Machine, replica: str, seen: Seen) -> Finding:
         what = "runs, and no process VLLM::EngineCore is below its main process: the engine must not be in a container"
         return missing(GROUP, name, what)
     return ok(GROUP, name, f"runs, and systemd starts it again (Restart={seen.policy})")
+
+
+def _gate(machine: Machine, seen: Seen) -> Finding:
+    """Return whether a restart of the unit can be held back while its GPU is reset."""
+    name = f"{machine.name} {seen.unit} gate"
+    if seen.gate is not None:
+        return ok(GROUP, name, f"a restart waits for {seen.gate}")
+    what = "a restart waits for nothing, so it would come into the reset of its GPU"
+    first, *rest = gate.how_to(seen.unit)
+    return missing(GROUP, name, what, f"on {machine.name}, once: {first}", *rest, refuses=True)
 
 
 def _custody(keeper: HostsCustody) -> Iterator[Finding]:

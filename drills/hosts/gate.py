@@ -7,7 +7,6 @@ the restart back, and lets it go by ending. Without it, or with the folder gone,
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Final
 
 FOLDER: Final = "/run/drill-gate"
@@ -29,11 +28,13 @@ def gate_of(exec_start_pre: str) -> str | None:
     return None
 
 
-def how_to(unit: str) -> str:
-    """Return the commands that give the unit its gate; typed once, outside of any drill."""
+def how_to(unit: str) -> tuple[str, ...]:
+    """Return the lines that give the unit its gate: typed once, outside of any drill."""
     folder = f"/etc/systemd/system/{unit}.d"
-    text = shlex.quote(DROP_IN.rstrip("\n"))
+    lines = DROP_IN.splitlines()
     return (
-        f"mkdir -p {folder}; printf '%s\\n' {text} > {folder}/10-drill-gate.conf; systemctl daemon-reload; "
-        f"mkdir -m 0700 -p {FOLDER}"
+        f"mkdir -p {folder}; cat > {folder}/10-drill-gate.conf <<'END'",
+        *lines,
+        "END",
+        f"systemctl daemon-reload; mkdir -m 0700 -p {FOLDER}",
     )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from drills.clock import rng
 from drills.lab.gpu import state as gpu_state
 from drills.model import Json
 from tests.hosts import layout
 from tests.hosts.deeds import RUN, Deed
 from tests.hosts.fleet import Fleet, Host
 from tests.lab.drilling import eventually
+from tests.sampling import SEED
 
 pytestmark = pytest.mark.root
 
@@ -35,6 +40,14 @@ def host(fleet: Fleet) -> Iterator[Host]:
     drilled.wait_ready()
 
 
+@pytest.fixture
+def unwatched(host: Host) -> Iterator[Host]:
+    """The host with nobody but its engine at the GPU: a crash pauses nobody."""
+    host.run(["systemctl", "stop", layout.TELEMETRY])
+    yield host
+    host.run(["systemctl", "start", layout.TELEMETRY])
+
+
 def gpu_file(host: Host) -> Path:
     return host.root / layout.GPU_STATE.relative_to("/")
 
@@ -45,6 +58,11 @@ def gpu(host: Host) -> Json:
 
 def set_gpu(host: Host, **values: object) -> None:
     gpu_state.change_gpu(gpu_file(host), host.gpus[0], **values)
+
+
+def set_machine(host: Host, **values: object) -> None:
+    with gpu_state.changed(gpu_file(host)) as found:
+        found.update(values)
 
 
 def unit(host: Host, name: str = layout.UNIT) -> Json:
@@ -122,8 +140,8 @@ def test_planned_stops_the_unit_and_brings_everything_back(fleet: Fleet, host: H
     assert watches["InvocationID"] != watcher["InvocationID"]
 
 
-def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, host: Host, tmp_path: Path) -> None:
-    host.run(["systemctl", "stop", layout.TELEMETRY])
+def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, unwatched: Host, tmp_path: Path) -> None:
+    host = unwatched
     before, beside, first = kept(host), others(fleet), unit(host)
     with Deed(fleet, tmp_path, CRASH, victims=["h1"]) as deed:
         until_step(deed, "reset.begin")
@@ -135,16 +153,39 @@ def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, host: Ho
     eventually(host.engine_ready, UP_TIMEOUT_S)
     assert int(unit(host)["NRestarts"]) == int(first["NRestarts"]) + 1
     assert (kept(host), others(fleet)) == (before, beside)
-    host.run(["systemctl", "start", layout.TELEMETRY])
 
 
 # ---- cut short -------------------------------------------------------------------------------------------
 
-STEPS = ["unit.stopping", "unit.stopped", "units.paused", "holders.gone", "reset.begin", "reset.end", "device.verified",
-         "settings.restored", "units.restored", "unit.started"]  # fmt: skip
+#: Where the driver is killed, and what follows. By default at one point of each line, drawn; FULL=1 tries all.
+BEFORE = ("unit.stopping", "unit.stopped", "units.paused", "holders.gone", "persistence.off")
+AFTER = ("reset.begin", "reset.end", "device.verified", "settings.restored", "units.restored", "unit.started")
+CRASHED = ("gate.held", "engine.killed", "holders.gone", "reset.begin", "reset.end", "settings.restored")
+#: Where the machine's power fails.
+DARK = (
+    ("planned", "unit.stopped"),
+    ("planned", "reset.begin"),
+    ("planned", "units.restored"),
+    ("crash", "reset.begin"),
+)
 
 
-@pytest.mark.parametrize("step", STEPS)
+def drawn(*lines: Sequence[Any]) -> list[Any]:
+    """Return the points to try."""
+    chance = rng(SEED, "gpu-reset on hosts")
+    return [point for line in lines for point in (line if os.environ.get("FULL") else [chance.choice(line)])]
+
+
+def back(fleet: Fleet, host: Host, folder: Path, before: Json, beside: Json) -> None:
+    """Recover, twice, and look whether all is as before."""
+    for _ in range(2):
+        done = recover(fleet, folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+    eventually(host.engine_ready, UP_TIMEOUT_S)
+    assert (kept(host), others(fleet)) == (before, beside)
+
+
+@pytest.mark.parametrize("step", drawn(BEFORE, AFTER))
 def test_a_driver_that_is_killed_leaves_what_recover_puts_back(
     fleet: Fleet, host: Host, tmp_path: Path, step: str
 ) -> None:
@@ -152,22 +193,79 @@ def test_a_driver_that_is_killed_leaves_what_recover_puts_back(
     with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
         until_step(deed, step)
         deed.kill()
-    for _ in range(2):
-        done = recover(fleet, tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-    eventually(lambda: unit(host)["ActiveState"] == "active", UP_TIMEOUT_S)
-    assert (kept(host), others(fleet)) == (before, beside)
-    eventually(host.engine_ready, UP_TIMEOUT_S)
+    back(fleet, host, tmp_path, before, beside)
+
+
+@pytest.mark.parametrize("step", drawn(CRASHED))
+def test_so_it_is_with_a_crash(fleet: Fleet, unwatched: Host, tmp_path: Path, step: str) -> None:
+    before, beside = kept(unwatched), others(fleet)
+    with Deed(fleet, tmp_path, CRASH, victims=["h1"]) as deed:
+        until_step(deed, step)
+        deed.kill()
+    back(fleet, unwatched, tmp_path, before, beside)
 
 
 def test_the_timer_alone_brings_units_and_settings_back(fleet: Fleet, host: Host, tmp_path: Path) -> None:
-    before = kept(host)
+    before, beside = kept(host), others(fleet)
     with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
         until_step(deed, "reset.end")
         deed.kill()
     assert unit(host)["ActiveState"] == "inactive"
-    host.run(["systemctl", "start", f"drill-{RUN}-0-gpu-reset.service"])  # as its timer does at the deadline
-    eventually(lambda: unit(host)["ActiveState"] == "active", UP_TIMEOUT_S)
-    assert {key: kept(host)[key] for key in ("states", "gpu")} == {key: before[key] for key in ("states", "gpu")}
-    assert recover(fleet, tmp_path).returncode == 0
-    assert kept(host) == before
+    host.cut_driver()
+    try:
+        host.run(["systemctl", "start", f"drill-{RUN}-0-gpu-reset.service"])  # as its timer does at the deadline
+        eventually(lambda: unit(host)["ActiveState"] == "active", UP_TIMEOUT_S)
+        assert {key: kept(host)[key] for key in ("states", "gpu")} == {key: before[key] for key in ("states", "gpu")}
+    finally:
+        host.mend_driver()
+    back(fleet, host, tmp_path, before, beside)
+
+
+def test_the_timer_alone_opens_the_gate_at_its_deadline(fleet: Fleet, unwatched: Host, tmp_path: Path) -> None:
+    before, beside = kept(unwatched), others(fleet)
+    with Deed(fleet, tmp_path, CRASH, victims=["h1"], fault_s=5.0) as deed:
+        until_step(deed, "reset.end")
+        unwatched.cut_driver()
+        deed.kill()
+    try:
+        assert unit(unwatched)["ActiveState"] in ("deactivating", "activating")
+        eventually(lambda: unit(unwatched)["ActiveState"] == "active", UP_TIMEOUT_S)
+        assert gpu(unwatched)["power_limit_w"] == LIMIT_W
+    finally:
+        unwatched.mend_driver()
+    back(fleet, unwatched, tmp_path, before, beside)
+
+
+def test_a_reset_goes_on_without_the_link_and_is_looked_up_afterwards(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    before, beside = kept(host), others(fleet)
+    set_machine(host, reset_duration_s=15)
+    try:
+        with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
+            until_step(deed, "reset.begin")
+            host.cut_driver()
+            time.sleep(5.0)  # longer than a call is patient: the link is known to be down
+            host.mend_driver()
+            deed.until("on")
+            assert (steps(deed).count("reset.begin"), until_step(deed, "reset.end")["outcome"]) == (1, "ok")
+            assert deed.until("proof.on")["ok"] is True
+            assert deed.back() == "clean"
+    finally:
+        set_machine(host, reset_duration_s=2)
+    back(fleet, host, tmp_path, before, beside)
+
+
+@pytest.mark.parametrize(("how", "step"), drawn(DARK))
+def test_a_machine_that_loses_its_power_comes_back_as_it_was(
+    fleet: Fleet, unwatched: Host, tmp_path: Path, how: str, step: str
+) -> None:
+    unwatched.run(["systemctl", "start", layout.TELEMETRY] if how == "planned" else ["true"])
+    before, beside = kept(unwatched), others(fleet)
+    set_machine(unwatched, reset_duration_s=10)
+    with Deed(fleet, tmp_path, ("gpu-reset", {"how": how}), victims=["h1"]) as deed:
+        until_step(deed, step)
+        unwatched.tear_down()
+        deed.kill()
+    unwatched.rebuild()
+    if how == "crash":
+        unwatched.run(["systemctl", "stop", layout.TELEMETRY])  # a boot starts it
+    back(fleet, unwatched, tmp_path, before, beside)
