@@ -22,7 +22,7 @@ from drills.errors import Refused, Unreachable
 from tests.contract.sshd import Sshd, agent, keygen, needed, public, running
 from tests.contract.test_quoting import script, told, words
 
-pytestmark = needed
+pytestmark = [pytest.mark.root, needed]
 
 
 @pytest.fixture(scope="module")

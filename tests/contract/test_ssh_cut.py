@@ -21,7 +21,7 @@ from drills.access.ssh import SshHost, connect
 from drills.errors import Refused, Unreachable
 from tests.contract.sshd import Sshd, needed, running
 
-pytestmark = needed
+pytestmark = [pytest.mark.root, needed]
 
 
 @pytest.fixture(scope="module")
