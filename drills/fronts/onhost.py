@@ -99,8 +99,8 @@ def up(spot: Json) -> Json:
     if _called_off(spot):  # by a recovery, after whoever gave this order had died
         ontarget.carry_out(words.undo([spot]))
         raise DrillError("it was called off meanwhile")
-    if spot.get("sources") is None:  # else it shows only once they have sent something on a connection that is new
-        _until_through(spot)
+    # Where only some are led there, that it leads them shows once they have sent something on a connection that is new.
+    _until(_goes_through if spot.get("sources") is None else _is_heard, spot)
     return {"let_go": oldlinks.let_go(prefix, spot)}
 
 
@@ -193,12 +193,21 @@ def _until_ready(folder: Path) -> Json:
         time.sleep(POLL_S)
 
 
-def _until_through(spot: Json) -> None:
+def _until(holds: Callable[[Json], bool], spot: Json) -> None:
     deadline = time.monotonic() + PROOF_S
-    while not _goes_through(spot):
+    while not holds(spot):
         if time.monotonic() > deadline:
-            raise DrillError("no request from its node goes through the proxy")
+            everybody = spot.get("sources") is None
+            why = "no request from its node goes through the proxy" if everybody else "its proxy is not heard of"
+            raise DrillError(why)
         time.sleep(POLL_S)
+
+
+def _is_heard(spot: Json) -> bool:
+    """Whether the proxy has said that it lives: until then the redirect leads nobody to it."""
+    with suppress(OSError):
+        return bool(words.heard(spot).read_text().strip())
+    return False
 
 
 def _why_not_through(spot: Json) -> str:

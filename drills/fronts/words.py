@@ -19,6 +19,7 @@ is killed or hangs, new connections go to the engine itself seconds later, by th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from drills.access.iptables import Rule
 from drills.plain import Json
@@ -81,6 +82,11 @@ def _list(spot: Json, tag: str) -> str:
     return f"drill-{mark(spot, tag)}"
 
 
+def heard(spot: Json) -> Path:
+    """Return the list in which it says that it lives, in its own network."""
+    return Path("/proc/net/xt_recent") / _list(spot, spot["tag"])
+
+
 def command(spot: Json) -> list[str]:
     """Return the words that start it, behind those of its Python."""
     folder = spot["folder"]
@@ -90,7 +96,7 @@ def command(spot: Json) -> list[str]:
         *("--control", f"unix:{folder}/control", "--ledger", f"{folder}/ledger.ndjson"),
         *("--name", spot["replica"], "--role", spot["role"], "--faults-dir", f"{folder}/faults"),
         *("--only", "/v1/", "--while", f"{folder}/lives"),
-        *("--seen", f"/proc/net/xt_recent/{_list(spot, spot['tag'])}@{address}"),
+        *("--seen", f"{heard(spot)}@{address}"),
     ]
 
 
