@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +80,18 @@ def launcher(python: str) -> str:
 
 
 def _own(folder: Path) -> str | None:
-    """Make the state's folder; says what is wrong with one that others could write to."""
+    """Make the state's folder; says what is wrong with one in which others could put something of theirs."""
     folder.mkdir(parents=True, exist_ok=True)
     for one in (folder, folder / "lib"):
-        try:
+        with suppress(FileNotFoundError):
             found = one.lstat()
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            return f"{one} is not a folder that only {os.geteuid()} (uid) may write to: remove it, or set state_dir"
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                return f"{one} is not a folder that only {os.geteuid()} (uid) may write to: remove it, or set state_dir"
+    for one in folder.parents:
+        found = one.stat()
+        shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        if shared or found.st_uid not in (0, os.geteuid()):
+            return f"{folder} can be replaced by whoever may write to {one}: set state_dir"
     return None
 
 

@@ -130,9 +130,8 @@ def _name(process: psutil.Process) -> str:
 @contextmanager
 def running(folder: Path, *options: str, **more: Any) -> Iterator[Sshd]:
     """Start a server, and end it."""
-    made = os.geteuid() == 0 and not PRIVSEP.exists()
-    if made:
-        PRIVSEP.mkdir(mode=0o755)
+    if os.geteuid() == 0:
+        PRIVSEP.mkdir(mode=0o755, exist_ok=True)  # others may use it meanwhile: it stays, empty
     server = Sshd(folder, *options, **more)
     try:
         server.start()

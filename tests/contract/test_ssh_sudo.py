@@ -162,6 +162,19 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
         assert refusal(server) == said
 
 
+def test_a_folder_of_whose_place_others_dispose_is_not_used(tmp_path: Path) -> None:
+    with elsewhere(tmp_path) as server:
+        home = tmp_path / "home"
+        said = refusal(server, state_dir=str(home / "drill"))
+        assert said.endswith(f"{home}/drill can be replaced by whoever may write to {home}: set state_dir")
+        everybodys = tmp_path / "everybodys"
+        everybodys.mkdir()
+        everybodys.chmod(0o777)
+        assert f"may write to {everybodys}: set" in refusal(server, state_dir=str(everybodys / "deep" / "drill"))
+        everybodys.chmod(0o1777)
+        connect(server.host(user=USER, state_dir=str(everybodys / "other" / "drill"))).close()
+
+
 def test_a_folder_from_which_nothing_may_be_run(tmp_path: Path) -> None:
     with elsewhere(tmp_path) as server:
         said = refusal(server, state_dir=str(tmp_path / "noexec" / "drill"))
