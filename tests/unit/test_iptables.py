@@ -193,3 +193,11 @@ def test_the_way_back_takes_every_jump_first_and_then_its_chain() -> None:
     assert typed[3] == f"{enter} -F DRILL-0a1b2c3d-0-I; {enter} -X DRILL-0a1b2c3d-0-I"
     on_host = receipts.manual({**steps[0], "netns": None})
     assert on_host.startswith("/x/iptables-nft -w 5 -t filter -D OUTPUT ")
+
+
+def test_the_rules_of_a_fault_are_told_from_those_of_proxies_of_the_same_run() -> None:
+    fault = ["filter :DRILL-0a1b2c3d-0-I -", "filter -A INPUT -m comment --comment drill-0a1b2c3d-0-jump -j X"]
+    proxy = ["nat -A PREROUTING -m comment --comment drill-0a1b2c3d-0p-8000-ledger -j REDIRECT"]
+    snap = {"nft": [*fault, *proxy]}
+    assert iptables.ours(snap, "0a1b2c3d-0") == fault
+    assert iptables.ours(snap, "0a1b2c3d") == [*fault, *proxy]
