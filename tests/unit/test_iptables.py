@@ -179,7 +179,8 @@ def test_a_share_is_drawn_once_for_each_packet() -> None:
 
 def test_the_way_back_takes_every_jump_first_and_then_its_chain() -> None:
     rules = fault(mode="blackhole")._rules("0a1b2c3d-0", NET)
-    link = {"host": "local", "netns": NET["netns"], "iptables": "/x/iptables-nft", "rules": [vars(rule) for rule in rules]}
+    link = {"host": "local", "netns": NET["netns"], "iptables": "/x/iptables-nft"}
+    link |= {"rules": [vars(rule) for rule in rules]}
     steps = _undo(link)[::-1]  # in the order in which they are carried out
     assert [(s["do"], s["chain"]) for s in steps] == [
         ("unrule", "OUTPUT"),
