@@ -264,7 +264,8 @@ class PacketLoss:
         """Delete exactly our rules, then compare with what was there before."""
         restored = receipts.revert(target, receipt, ctx)
         links = receipt.prior["links"]
-        changed = [line for link in links for line in _changed(_host(target, receipt, link), link)]
+        tag = self._tag(receipt.id)
+        changed = [line for link in links for line in _changed(_host(target, receipt, link), link, tag)]
         if restored is Restored.CLEAN and changed:
             ctx.tell("undo.failed", {"receipt": receipt.id, "manual": [f"# {line}" for line in changed]})
             return Restored.DIRTY
@@ -373,11 +374,16 @@ def _management(target: Target, replica: Replica) -> Json:
     return evidence | {"answers": True, "status": status}
 
 
-def _changed(host: Host, link: Json) -> list[str]:
-    """Return what differs from before; of a namespace that is gone nothing does."""
+def _changed(host: Host, link: Json, tag: str) -> list[str]:
+    """Return what differs from before; of a namespace that is gone nothing does.
+
+    A host's own network has others who change it: what differs there and is not ours is theirs.
+    """
     try:
         prefix = iptables.enter(host, link["netns"])
     except DrillError:
         return []
     after = iptables.snapshot(host, prefix, iptables.find(host))
-    return [f"{link['replica']}: {line}" for line in iptables.difference(link["snapshot"], after)]
+    found = iptables.difference(link["snapshot"], after)
+    mine = found if link["netns"] else [line for line in found if f"-{tag}-" in line]
+    return [f"{link['replica']}: {line}" for line in mine]

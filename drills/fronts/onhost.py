@@ -117,7 +117,8 @@ def look(spot: Json) -> Json:
     mark = f"-{words.mark(spot, spot['tag'])}-"
     rules = [line for lines in snapshot.values() for line in lines if mark in line]
     found |= {"rules": len(rules), "beside": len(oldlinks.beside(prefix, spot))}
-    found["changed"] = iptables.difference(spot["snapshot"], snapshot)
+    changed = iptables.difference(spot["snapshot"], snapshot)
+    found["changed"] = changed if spot["netns"] else [line for line in changed if mark in line]  # others have theirs
     through = bool(rules) and lives and _goes_through(spot)
     why = {"why": _why_not_through(spot)} if rules and lives and not through and spot.get("sources") is not None else {}
     return found | {"through": through, **why}

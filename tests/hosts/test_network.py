@@ -144,6 +144,20 @@ def test_several_hosts_at_once_each_by_its_own_kind(fleet: Fleet, tmp_path: Path
     assert state(fleet) == before
 
 
+def test_what_others_change_meanwhile_is_theirs(fleet: Fleet, tmp_path: Path) -> None:
+    before, host = state(fleet), fleet.host("h1")
+    banned = ["INPUT", "-s", "203.0.113.7/32", "-j", "DROP"]
+    with Deed(fleet, tmp_path, LEDGER, ("packet-loss", MODES["reject"]), victims=["h1"]) as deed:
+        deed.until("on")
+        host.run(["iptables-nft", "-I", *banned])
+        try:
+            assert deed.back() == "clean"
+            assert "203.0.113.7" in saved(host)
+        finally:
+            host.run(["iptables-nft", "-D", *banned])
+    assert state(fleet) == before
+
+
 def test_a_port_of_ssh_is_in_no_rule(fleet: Fleet, tmp_path: Path) -> None:
     params = {"mode": "blackhole", "ports": [layout.ENGINE_PORT, layout.SSH_PORT]}
     with Deed(fleet, tmp_path, ("packet-loss", params), victims=["h1"]) as deed:
