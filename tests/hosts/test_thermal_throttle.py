@@ -130,6 +130,7 @@ def test_a_host_that_went_down_and_came_back_is_put_back_too(fleet: Fleet, host:
 
 
 def test_a_lock_that_is_there_already_is_refused(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    set_gpu(host, power_limit_w=700.0)  # a power cap may explain a low clock
     host.run(["nvidia-smi", "-lgc", "600,600", "-i", host.gpus[0]])
     with Deed(fleet, tmp_path, capped("clocks"), victims=["h2"]) as deed:
         [why] = deed.until("refused")["why"]
