@@ -20,6 +20,7 @@ from drills.errors import DrillError, Refused, UsageError
 from drills.faults import gpu_notes, gpu_preflight, gpu_reset_crash, gpu_reset_planned, gpu_reset_units
 from drills.faults.common import FaultParams, bystanders, how_for, pinned, untouched
 from drills.faults.gpu_noted_proof import conclude, engine_evidence, reset_evidence
+from drills.faults.gpu_pauses import noted, start_steps
 from drills.faults.gpu_reset_crash import CrashDeed
 from drills.faults.gpu_reset_planned import PlannedReset
 from drills.faults.gpu_reset_units import UnitsReset
@@ -99,7 +100,9 @@ class GpuReset:
                 reasons += [reason for uuid in uuids for reason in gpu_preflight.of_gpu(uuid, now)]
             reasons += gpu_preflight.of_modules(host, now)
             held = gpu_host.all_holders(target, host_name, uuids)
-            reasons += gpu_preflight.of_holders([h for h in held if not gpu_host.is_daemon(h)], victims)
+            paused = gpu_reset_crash.watchers(target, host_name, uuids, victims)
+            others = gpu_reset_crash.staying(target, host_name, held, paused)
+            reasons += gpu_preflight.of_holders([h for h in others if not gpu_host.is_daemon(h)], victims)
             reasons += gpu_preflight.of_daemon(held, now)
             reasons += gpu_preflight.of_before(host, f"{target.state_dir}/gpu-reset", uuids, now)
             reasons += gpu_preflight.of_gates(host, victims)
@@ -117,7 +120,10 @@ class GpuReset:
         reasons = [*gpu_preflight.of_machine(now), *(r for uuid in uuids for r in gpu_preflight.of_gpu(uuid, now))]
         if reasons:
             raise Refused(f"{'; '.join(reasons)}; nothing was touched")
-        base_of = {uuid: f"{target.state_dir}/gpu-reset/{receipt}-{number}" for number, uuid in enumerate(uuids)}
+        folder = f"{target.state_dir}/gpu-reset"
+        base_of = {uuid: f"{folder}/{receipt}-{number}" for number, uuid in enumerate(uuids)}
+        paused = noted(folder, receipt, gpu_reset_crash.watchers(target, host_name, uuids, victims))
+        starts = start_steps(target.unit_host(host_name), paused) if isinstance(target, HasUnits) else []
         smi, python = cast("HasGpus", target).nvidia_smi(host_name), target.host(host_name).python
         return Receipt(
             id=receipt,
@@ -130,9 +136,13 @@ class GpuReset:
                 "machine": {**now, "gpus": {uuid: now["gpus"][uuid] for uuid in uuids}},
                 "bases": base_of,
                 "bystanders": bystanders(target, victims),
+                "paused": paused,
             },
             holds=tuple(v.gate for v in victims if v.gate),
-            undo=tuple(gpu_notes.undo_step(python, base_of[uuid], uuid, now["gpus"][uuid], smi) for uuid in uuids),
+            undo=(  # the last comes first: settings, then who watches
+                *starts,
+                *(gpu_notes.undo_step(python, base_of[uuid], uuid, now["gpus"][uuid], smi) for uuid in uuids),
+            ),
             deadline_s=deadline_s,
             params=self.params.model_dump(),
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from drills import receipts
 from drills.errors import DrillError, Refused
@@ -20,6 +20,7 @@ from drills.faults import gpu_noted, gpu_notes, gpu_preflight
 from drills.faults import gpu_reset_units_deed as deed
 from drills.faults.common import Written, bystanders, receipt_of, untouched
 from drills.faults.gpu_noted_proof import conclude, engine_evidence, reset_evidence
+from drills.faults.gpu_pauses import noted, start_steps
 from drills.faults.gpu_reset_planned import of_kind
 from drills.faults.gpu_reset_units_deed import UnitsDeed
 from drills.model import Context, HasGpus, HasUnits, Json, Observation, Receipt, Replica, Restored, Target
@@ -99,11 +100,10 @@ class UnitsReset:
         bases = {uuid: f"{folder}/{receipt}-{number}" for number, uuid in enumerate(uuids)}
         uid_of = {node.unit_of(v.name): v.uid for v in victims}
         to_pause = node.to_pause(node.survey(), uuids, [v.name for v in victims])
-        units = {unit: {"uid": uid, "note": f"{folder}/{receipt}-{unit}"} for unit, uid in uid_of.items()}
-        paused = {unit: {"uid": uid, "note": f"{folder}/{receipt}-{unit}"} for unit, uid in to_pause.items()}
+        units, paused = noted(folder, receipt, uid_of), noted(folder, receipt, to_pause)
         undo = [  # the last comes first: settings, then who watches, then the replica
-            *(_start(node, unit, one["note"], list(bases.values())) for unit, one in units.items()),
-            *(_start(node, unit, one["note"], []) for unit, one in paused.items()),
+            *start_steps(node, units, list(bases.values())),
+            *start_steps(node, paused),
             *(gpu_notes.undo_step(node.host.python, bases[u], u, now["gpus"][u], smi) for u in uuids),
         ]
         prior: Json = {
@@ -168,11 +168,6 @@ class UnitsReset:
 def gpus_of(victims: Sequence[Replica]) -> list[str]:
     """Return the GPUs of the victims, each once."""
     return list(dict.fromkeys(gpu for victim in victims for gpu in victim.gpus))
-
-
-def _start(node: UnitHost, unit: str, note: str, bases: Sequence[str]) -> Json:
-    step: dict[str, Any] = {"do": "run", "argv": node.command_of_start(unit, note, bases)}
-    return {**step, "timeout_s": deed.START_TIMEOUT_S}
 
 
 def _node(target: Target, name: str) -> UnitHost:

@@ -40,14 +40,6 @@ def host(fleet: Fleet) -> Iterator[Host]:
     drilled.wait_ready()
 
 
-@pytest.fixture
-def unwatched(host: Host) -> Iterator[Host]:
-    """The host with nobody but its engine at the GPU: a crash pauses nobody."""
-    host.run(["systemctl", "stop", layout.TELEMETRY])
-    yield host
-    host.run(["systemctl", "start", layout.TELEMETRY])
-
-
 def gpu_file(host: Host) -> Path:
     return host.root / layout.GPU_STATE.relative_to("/")
 
@@ -78,13 +70,13 @@ def kept(host: Host) -> Json:
         str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] != "lib"
     )
     listed = host.run(["systemctl", "list-units", "--all", "--no-legend", "--plain", "drill*"]).stdout
-    enabled = host.run(["systemctl", "list-unit-files", "--no-legend"]).stdout.splitlines()
+    enabled = host.run(["systemctl", "is-enabled", layout.UNIT, layout.TELEMETRY], check=False).stdout
     return {
         "states": {name: unit(host, name)["ActiveState"] for name in (layout.UNIT, layout.TELEMETRY)},
         "gpu": {key: gpu(host)[key] for key in ("persistence", "power_limit_w", "recovery_action")},
         "files": [name for name in files if not name.startswith(("lock/", LINES))],
         "units": [line.split()[0] for line in listed.splitlines() if LINES not in line],
-        "enabled": [line for line in enabled if "transient" not in line],
+        "enabled": enabled.split(),
         "iptables": [line for line in host.run(["iptables-save"]).stdout.splitlines() if not line.startswith("#")],
     }
 
@@ -140,13 +132,16 @@ def test_planned_stops_the_unit_and_brings_everything_back(fleet: Fleet, host: H
     assert watches["InvocationID"] != watcher["InvocationID"]
 
 
-def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, unwatched: Host, tmp_path: Path) -> None:
-    host = unwatched
+def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, host: Host, tmp_path: Path) -> None:
     before, beside, first = kept(host), others(fleet), unit(host)
     with Deed(fleet, tmp_path, CRASH, victims=["h1"]) as deed:
         until_step(deed, "reset.begin")
         assert unit(host)["ActiveState"] in ("deactivating", "activating")
         deed.until("on")
+        assert steps(deed) == [
+            "gate.held", "engine.killed", "units.paused", "holders.gone", "reset.begin", "reset.end", "device.verified",
+            "settings.restored", "units.restored",
+        ]  # fmt: skip
         assert deed.until("proof.on")["ok"] is True
         assert deed.back() == "clean"
     assert gpu_state.uptime_s(gpu(host)) < 300
@@ -160,7 +155,7 @@ def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, unwatche
 #: Where the driver is killed, and what follows. By default at one point of each line, drawn; FULL=1 tries all.
 BEFORE = ("unit.stopping", "unit.stopped", "units.paused", "holders.gone", "persistence.off")
 AFTER = ("reset.begin", "reset.end", "device.verified", "settings.restored", "units.restored", "unit.started")
-CRASHED = ("gate.held", "engine.killed", "holders.gone", "reset.begin", "reset.end", "settings.restored")
+CRASHED = ("gate.held", "engine.killed", "units.paused", "holders.gone", "reset.begin", "reset.end", "units.restored")
 #: Where the machine's power fails.
 DARK = (
     ("planned", "unit.stopped"),
@@ -197,12 +192,12 @@ def test_a_driver_that_is_killed_leaves_what_recover_puts_back(
 
 
 @pytest.mark.parametrize("step", drawn(CRASHED))
-def test_so_it_is_with_a_crash(fleet: Fleet, unwatched: Host, tmp_path: Path, step: str) -> None:
-    before, beside = kept(unwatched), others(fleet)
+def test_so_it_is_with_a_crash(fleet: Fleet, host: Host, tmp_path: Path, step: str) -> None:
+    before, beside = kept(host), others(fleet)
     with Deed(fleet, tmp_path, CRASH, victims=["h1"]) as deed:
         until_step(deed, step)
         deed.kill()
-    back(fleet, unwatched, tmp_path, before, beside)
+    back(fleet, host, tmp_path, before, beside)
 
 
 def test_the_timer_alone_brings_units_and_settings_back(fleet: Fleet, host: Host, tmp_path: Path) -> None:
@@ -221,19 +216,19 @@ def test_the_timer_alone_brings_units_and_settings_back(fleet: Fleet, host: Host
     back(fleet, host, tmp_path, before, beside)
 
 
-def test_the_timer_alone_opens_the_gate_at_its_deadline(fleet: Fleet, unwatched: Host, tmp_path: Path) -> None:
-    before, beside = kept(unwatched), others(fleet)
+def test_the_timer_alone_opens_the_gate_at_its_deadline(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    before, beside = kept(host), others(fleet)
     with Deed(fleet, tmp_path, CRASH, victims=["h1"], fault_s=5.0) as deed:
         until_step(deed, "reset.end")
-        unwatched.cut_driver()
+        host.cut_driver()
         deed.kill()
     try:
-        assert unit(unwatched)["ActiveState"] in ("deactivating", "activating")
-        eventually(lambda: unit(unwatched)["ActiveState"] == "active", UP_TIMEOUT_S)
-        assert gpu(unwatched)["power_limit_w"] == LIMIT_W
+        assert unit(host)["ActiveState"] in ("deactivating", "activating")
+        eventually(lambda: unit(host)["ActiveState"] == "active", UP_TIMEOUT_S)
+        assert gpu(host)["power_limit_w"] == LIMIT_W
     finally:
-        unwatched.mend_driver()
-    back(fleet, unwatched, tmp_path, before, beside)
+        host.mend_driver()
+    back(fleet, host, tmp_path, before, beside)
 
 
 def test_a_reset_goes_on_without_the_link_and_is_looked_up_afterwards(fleet: Fleet, host: Host, tmp_path: Path) -> None:
@@ -256,16 +251,13 @@ def test_a_reset_goes_on_without_the_link_and_is_looked_up_afterwards(fleet: Fle
 
 @pytest.mark.parametrize(("how", "step"), drawn(DARK))
 def test_a_machine_that_loses_its_power_comes_back_as_it_was(
-    fleet: Fleet, unwatched: Host, tmp_path: Path, how: str, step: str
+    fleet: Fleet, host: Host, tmp_path: Path, how: str, step: str
 ) -> None:
-    unwatched.run(["systemctl", "start", layout.TELEMETRY] if how == "planned" else ["true"])
-    before, beside = kept(unwatched), others(fleet)
-    set_machine(unwatched, reset_duration_s=10)
+    before, beside = kept(host), others(fleet)
+    set_machine(host, reset_duration_s=10)
     with Deed(fleet, tmp_path, ("gpu-reset", {"how": how}), victims=["h1"]) as deed:
         until_step(deed, step)
-        unwatched.tear_down()
+        host.tear_down()
         deed.kill()
-    unwatched.rebuild()
-    if how == "crash":
-        unwatched.run(["systemctl", "stop", layout.TELEMETRY])  # a boot starts it
-    back(fleet, unwatched, tmp_path, before, beside)
+    host.rebuild()
+    back(fleet, host, tmp_path, before, beside)
