@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from drills.access import ssh
+from drills.access import ssh, sshway
 from drills.access.remote import PROGRAM
 from drills.access.ssh import SshHost, connect
 from drills.errors import Refused, Unreachable
@@ -168,6 +168,35 @@ def test_a_link_that_is_cut_is_told_within_the_time_and_nothing_of_ours_stays(
         host.mend_driver()
     assert there.alive(pid, start)  # looked up again, over a new connection
     assert there.signal(pid, start, "KILL")
+
+
+def test_a_deed_over_a_link_that_was_cut_is_told_long_before_its_own_time(
+    fleet: Fleet, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody confirms ends the connection, so a deed of minutes is not waited for in vain."""
+    monkeypatch.setattr(sshway, "SILENCE_MS", 4000)
+    host, trace = fleet.host("h2"), f"{folder}/trace"
+    with closing(connect(declared(fleet, "h2"))) as found:
+        got: list[Any] = []
+
+        def deed() -> None:
+            try:
+                got.append(found.run(["sh", "-c", 'echo once >>"$0"; sleep 200', trace], timeout_s=300))
+            except Unreachable as error:
+                got.append(str(error))
+
+        doing = threading.Thread(target=deed)
+        doing.start()
+        until(lambda: found.read(trace))
+        host.cut_driver()
+        try:
+            doing.join(60)
+            assert len(got) == 1
+            assert "broke, so the answer is not known" in got[0]
+        finally:
+            host.mend_driver()
+        assert found.read(trace) == "once\n"
+    host.run(["pkill", "--full", "^sleep 200"])
 
 
 def test_a_host_that_lost_its_power_is_reached_again_and_is_the_same(fleet: Fleet) -> None:
