@@ -199,6 +199,7 @@ def _as_written(plan: Plan) -> Json:
     if plan.target.hosts:
         shown = ("name", "address", "unit", "port")
         content["target"]["hosts"] = [{key: getattr(host, key) for key in shown} for host in plan.target.hosts]
+        content["target"] |= {"ledger": plan.target.ledger, "router_addresses": plan.target.router_addresses}
     for items, place in ((experiment.faults, "faults"), (experiment.guards, "guards"), (experiment.checks, "checks")):
         for entry, item in zip(content["experiment"][place], items, strict=True):
             written = value_at(experiment.document.data, item.key)

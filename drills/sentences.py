@@ -29,10 +29,11 @@ def sentences(plan: Json) -> tuple[str, ...]:
 
 
 def _brings_proxies(plan: Json) -> bool:
-    """Whether the run puts ledger proxies up: in a cluster, where the target or a fault asks for them."""
-    cluster = plan["target"].get("kubernetes") or {}
+    """Whether the run puts ledger proxies up: everywhere but in a lab, where the target or a fault asks for them."""
+    target = plan["target"]
+    asked = target.get("ledger") or (target.get("kubernetes") or {}).get("ledger")
     late = any(fault["fault"] == "upstream-delay" for fault in plan["experiment"]["faults"])
-    return bool(cluster) and (late or bool(cluster.get("ledger")))
+    return target["kind"] in ("kubernetes", "hosts") and (late or bool(asked))
 
 
 def _about(plan: Json) -> list[str]:
@@ -44,7 +45,7 @@ def _about(plan: Json) -> list[str]:
         f"hypothesis: {experiment['hypothesis']}",
         f"target {target['name']} (kind {target['kind']}) at {target['endpoint']}, model {target['model']}",
         *_pods(target.get("kubernetes")),
-        *_units(target.get("hosts")),
+        *_units(target),
         f"SLA: {', '.join(promised)}, errors {format_share(sla['errors'])}",
     ]
     return about + ([f"defect planted in the lab: {plan['defect']}"] if plan["defect"] else [])
@@ -58,12 +59,13 @@ def _pods(cluster: Json | None) -> list[str]:
     return [f"pods: {context}, namespace {cluster['namespace']}, selector {cluster['selector']}"]
 
 
-def _units(hosts: list[Json] | None) -> list[str]:
-    """Say where the replicas are on hosts."""
-    if not hosts:
+def _units(target: Json) -> list[str]:
+    """Say where the replicas are on hosts, and whose packets are the router's."""
+    if not target.get("hosts"):
         return []
-    where = [f"{host['name']} (unit {host['unit']} on {host['address']})" for host in hosts]
-    return [f"hosts: {', '.join(where)}"]
+    where = [f"{host['name']} (unit {host['unit']} on {host['address']})" for host in target["hosts"]]
+    router = target.get("router_addresses")
+    return [f"hosts: {', '.join(where)}", *([f"router: sends from {', '.join(router)}"] if router else [])]
 
 
 def _load(plan: Json) -> str:

@@ -100,6 +100,11 @@ class TargetSpec:
         """Scrape + ramp + evaluation + for; None: no Prometheus."""
         return self.alert_times.latency_s if self.alert_times else None
 
+    @property
+    def router_addresses(self) -> list[str]:
+        """Return what the router sends from, where that is declared."""
+        return list(self.router.addresses) if self.router else []
+
     def abilities(self) -> frozenset[str]:
         """Return what can be done at this kind of target (names of the protocols in `drills.model`)."""
         found = set()
@@ -121,7 +126,7 @@ class TargetSpec:
             found.add("HasUnits")
         if self.kind == LAB:
             found.add("HasNetwork")
-        if self.kind == "hosts" and self.router and self.router.addresses:
+        if self.kind == "hosts" and self.router_addresses:
             found |= {"HasNetwork", "HasProxies"}
         return frozenset(found)
 

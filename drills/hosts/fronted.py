@@ -99,7 +99,7 @@ class FrontedHosts(Fronted):
             completion.complete(self.http(), base, self.model, timeout_s=ASK_S)
 
     def _router(self, replica: Replica) -> list[str]:
-        found = list(self.spec.router.addresses) if self.spec.router else []
+        found = self.spec.router_addresses
         if not found:
             raise Refused(
                 f"{replica.name}: what the router sends cannot be told from what others send: "

@@ -62,3 +62,16 @@ def test_a_plan_for_a_cluster_says_which_one() -> None:
         spec = target.from_document(yamlfile.parse(Path("d.yaml"), CLUSTER.replace(" context: staging-eu,", context)))
         assert f"pods: {said}, namespace llm, selector app=vllm,tier=chat" in made(text, spec.pick()).steps
     assert not [step for step in made().steps if step.startswith("pods: ")]
+
+
+def test_a_plan_for_hosts_says_whose_packets_are_the_routers_and_what_is_put_up() -> None:
+    text = GOOD.replace("{lab: delete, hosts: kill-process}", "kill-process")
+    units = "".join(f"      - {{name: g{n}, address: 10.0.0.{n}, user: drill, unit: vllm.service}}\n" for n in range(3))
+    router = "    router: {kind: other, addresses: [10.0.0.5]}\n    capacity: {per_replica: 99/s}\n    LEDGER\n"
+    hosts = f"{CLUSTER[: CLUSTER.index('    kubernetes:')]}    hosts:\n{units}{router}"
+    proxies = "ledger proxies in front of the engines: prove them, reset connections from before"
+    for ledger in (True, False):
+        written = hosts.replace("LEDGER", "ledger: true" if ledger else "")
+        steps = made(text, target.from_document(yamlfile.parse(Path("d.yaml"), written)).pick()).steps
+        assert "router: sends from 10.0.0.5" in steps
+        assert (proxies in steps) is ledger
