@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,12 +14,13 @@ from drills.model import Json
 from drills.proxies import LedgerProxies
 from tests.hosts import layout
 from tests.hosts.deeds import RUN, Deed
-from tests.hosts.fleet import Fleet, Host
-from tests.lab.drilling import Driller, Ran, eventually
+from tests.hosts.driving import drill, drilled, experiment
+from tests.hosts.fleet import Fleet
+from tests.hosts.traces import all_of, rules, units
+from tests.lab.drilling import Ran, eventually
 
 pytestmark = pytest.mark.root
 
-SAVES = ("iptables-nft-save", "iptables-legacy-save")
 #: Somebody else's rules: h1 has them by nft, h2 by legacy, so each kind is what is used there.
 KINDS = {"h1": ("nft",), "h2": ("legacy",), "h3": ("nft", "legacy")}
 FOREIGN = (
@@ -36,69 +36,25 @@ DELAY = {"mode": "first_byte", "delay": "2s"}
 LEDGER: tuple[str, Json] = (LedgerProxies.name, {})
 #: The on-target timer fires that long after the planned end.
 TIMER_S = 60.0
-SHORT = """\
-drill: 1
-name: short
-title: A short drill
-hypothesis: What the router sends is seen.
-load:
-  arrivals: {kind: poisson, rate: 6/s}
-  workload: chat
-  client: {timeout: 30s, idle_timeout: 10s, retries: {max: 2, backoff: 250ms, jitter: full, budget: 10%}}
-phases: {warmup: 3s, baseline: 10s, fault: 12s, recovery: auto}
-faults:
-  - FAULT
-checks:
-CHECKS
-"""
+LEDGER_TOO = ("    router:", "    ledger: true\n    router:")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _foreign(fleet: Fleet) -> Iterator[None]:
     """Put rules of somebody else on the hosts: nothing of them may change."""
-    rules = [(fleet.host(name), kind, rule) for name, kinds in KINDS.items() for kind in kinds for rule in FOREIGN]
-    for host, kind, (table, *words) in rules:
+    foreign = [(fleet.host(name), kind, rule) for name, kinds in KINDS.items() for kind in kinds for rule in FOREIGN]
+    for host, kind, (table, *words) in foreign:
         host.run([f"iptables-{kind}", "-t", table, "-A", *words])
     yield
-    for host, kind, (table, *words) in rules:
+    for host, kind, (table, *words) in foreign:
         host.run([f"iptables-{kind}", "-t", table, "-D", *words], check=False)
 
 
-def saved(host: Host) -> str:
-    """Return what both kinds of iptables-save say, without counters and comment lines."""
-    text = "".join(host.run([save]).stdout for save in SAVES)
-    return "".join(
-        re.sub(r" ?\[\d+:\d+\]", "", line) for line in text.splitlines(keepends=True) if not line.startswith("#")
-    )
-
-
-def state(fleet: Fleet) -> dict[str, tuple[str, str, set[str], str]]:
-    """Return of each host its rules, units, processes of drills, and what lies in the folder of drills."""
-    return {host.name: (saved(host), units(host), running(host), kept(host)) for host in fleet.hosts}
-
-
-def settled(fleet: Fleet, before: dict[str, tuple[str, str, set[str], str]]) -> None:
+def settled(fleet: Fleet, before: dict[str, Json]) -> None:
     """Wait until the hosts are as before: what holds connections for a proof ends a little later."""
     with suppress(AssertionError):
-        eventually(lambda: state(fleet) == before, 30.0)
-    assert state(fleet) == before
-
-
-def units(host: Host) -> str:
-    shown = host.run(["systemctl", "list-units", "--all", "--no-legend", "--plain", "drill*"])
-    return shown.stdout.strip()
-
-
-def running(host: Host) -> set[str]:
-    """Return the programs of ours that run there, but for what answers a link that has just ended."""
-    lines = host.run(["ps", "-eo", "args"]).stdout.splitlines()
-    modules = (line.partition(" -m drills.")[2].split(" ")[0] for line in lines)
-    return {one for one in modules if one and not one.startswith(("lab.", "access.remote"))}
-
-
-def kept(host: Host) -> str:
-    found = host.run(["find", "/var/lib/drill/receipts", "/var/lib/drill/proxies", "-mindepth", "1"], check=False)
-    return found.stdout
+        eventually(lambda: all_of(fleet) == before, 30.0)
+    assert all_of(fleet) == before
 
 
 def asked(fleet: Fleet, name: str, path: str = "/health") -> str:
@@ -113,13 +69,13 @@ def asked(fleet: Fleet, name: str, path: str = "/health") -> str:
 def test_what_the_router_sends_is_lost_and_nothing_else(
     fleet: Fleet, tmp_path: Path, name: str, kind: str, mode: str
 ) -> None:
-    before, host = state(fleet), fleet.host(name)
+    before, host = all_of(fleet), fleet.host(name)
     with Deed(fleet, tmp_path, ("packet-loss", MODES[mode]), victims=[name]) as deed:
         proof = deed.until("proof.on")
         assert (proof["ok"], proof["bystanders_ok"]) == (True, True), proof
         seen = proof["evidence"][0]
         assert (seen["iptables"], seen["in_place"], seen["packets"] > 0) == (kind, True, True)
-        ours = [line for line in saved(host).splitlines() if f"-{RUN}-" in line]
+        ours = [line for line in rules(host).splitlines() if f"-{RUN}-" in line]
         first = next(line for line in ours if line.startswith("-A DRILL"))
         assert f"-s {layout.MANAGE}.{layout.CONTROL_NUMBER}/32" in first
         assert first.endswith("-j RETURN")
@@ -130,32 +86,32 @@ def test_what_the_router_sends_is_lost_and_nothing_else(
         assert deed.back() == "clean"
         assert deed.until("proof.off")["ok"] is True
     assert asked(fleet, name) == "200"
-    assert state(fleet) == before
+    assert all_of(fleet) == before
 
 
 def test_several_hosts_at_once_each_by_its_own_kind(fleet: Fleet, tmp_path: Path) -> None:
-    before = state(fleet)
+    before = all_of(fleet)
     with Deed(fleet, tmp_path, ("packet-loss", MODES["reject"]), victims=["h1", "h2"]) as deed:
         proof = deed.until("proof.on")
         assert (proof["ok"], proof["bystanders_ok"]) == (True, True), proof
         assert [one["iptables"] for one in proof["evidence"][:2]] == ["nft", "legacy"]
         assert [asked(fleet, name) for name in layout.HOSTS] == ["000", "000", "200"]
         assert deed.back() == "clean"
-    assert state(fleet) == before
+    assert all_of(fleet) == before
 
 
 def test_what_others_change_meanwhile_is_theirs(fleet: Fleet, tmp_path: Path) -> None:
-    before, host = state(fleet), fleet.host("h1")
+    before, host = all_of(fleet), fleet.host("h1")
     banned = ["INPUT", "-s", "203.0.113.7/32", "-j", "DROP"]
     with Deed(fleet, tmp_path, LEDGER, ("packet-loss", MODES["reject"]), victims=["h1"]) as deed:
         deed.until("on")
         host.run(["iptables-nft", "-I", *banned])
         try:
             assert deed.back() == "clean"
-            assert "203.0.113.7" in saved(host)
+            assert "203.0.113.7" in rules(host)
         finally:
             host.run(["iptables-nft", "-D", *banned])
-    assert state(fleet) == before
+    assert all_of(fleet) == before
 
 
 def test_a_port_of_ssh_is_in_no_rule(fleet: Fleet, tmp_path: Path) -> None:
@@ -167,44 +123,57 @@ def test_a_port_of_ssh_is_in_no_rule(fleet: Fleet, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wanted", [("packet-loss", MODES["blackhole"]), ("upstream-delay", DELAY)])
 def test_a_driver_that_is_killed_leaves_it_to_the_timer(fleet: Fleet, tmp_path: Path, wanted: tuple[str, Json]) -> None:
-    before = state(fleet)
+    before = all_of(fleet)
     behind = [LEDGER] if wanted[0] == "upstream-delay" else []
     names = ["h1", "h2", "h3"] if behind else ["h2"]
     with Deed(fleet, tmp_path, *behind, wanted, victims=names, fault_s=1.0) as deed:
         deed.until("on")
         assert deed.until("proof.on", 1 + len(behind))["ok"] is True
         host = fleet.host("h2")
-        changed = saved(host)
-        assert changed != before["h2"][0]
+        changed = rules(host)
+        assert changed != before["h2"]["rules"]
         deed.kill()
-        assert saved(host) == changed, "nobody but the timer undoes it"
-    eventually(lambda: all(saved(fleet.host(name)) == before[name][0] for name in names), TIMER_S)
+        assert rules(host) == changed, "nobody but the timer undoes it"
+    eventually(lambda: all(rules(fleet.host(name)) == before[name]["rules"] for name in names), TIMER_S)
     recover(fleet, tmp_path)
+    settled(fleet, before)
+
+
+def test_a_link_that_is_cut_leaves_it_to_the_timer_and_the_router_is_served_again(fleet: Fleet, tmp_path: Path) -> None:
+    before, host = all_of(fleet), fleet.host("h2")
+    with Deed(fleet, tmp_path, LEDGER, ("packet-loss", MODES["blackhole"]), victims=["h2"], fault_s=1.0) as deed:
+        deed.until("on")
+        host.cut_driver()
+        try:
+            eventually(lambda: rules(host) == before["h2"]["rules"], TIMER_S)
+            assert asked(fleet, "h2") == "200"
+        finally:
+            host.mend_driver()
+        assert deed.back() == "clean"
     settled(fleet, before)
 
 
 def test_recover_need_not_wait_for_the_timer(fleet: Fleet, tmp_path: Path) -> None:
-    before = state(fleet)
+    before = all_of(fleet)
     with Deed(fleet, tmp_path, LEDGER, ("packet-loss", MODES["reject"]), victims=["h1", "h2"], fault_s=300.0) as deed:
         deed.until("on")
         deed.kill()
-    assert state(fleet) != before
+    assert all_of(fleet) != before
     recover(fleet, tmp_path)
-    assert [saved(host) for host in fleet.hosts] == [before[host.name][0] for host in fleet.hosts]
+    assert [rules(host) for host in fleet.hosts] == [before[host.name]["rules"] for host in fleet.hosts]
     settled(fleet, before)
 
 
 def recover(fleet: Fleet, folder: Path) -> None:
-    argv = fleet.drill_argv(["recover", "--targets", str(folder / "drill.yaml")])
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = drill(fleet, folder, "recover")
+    assert done.code == 0, done.out + done.err
 
 
 # ---- proxies -----------------------------------------------------------------------------------------------
 
 
 def test_connections_from_before_do_not_go_past_a_proxy(fleet: Fleet, tmp_path: Path) -> None:
-    before, router = state(fleet), fleet.host(layout.ROUTER)
+    before, router = all_of(fleet), fleet.host(layout.ROUTER)
     program = (
         "import http.client, sys\n"
         f"line = http.client.HTTPConnection('{layout.machine('h2').service}', {layout.ENGINE_PORT}, timeout=10)\n"
@@ -229,23 +198,26 @@ def test_connections_from_before_do_not_go_past_a_proxy(fleet: Fleet, tmp_path: 
             assert proof["ok"] is True, proof
             [seen] = proof["evidence"]
             assert (seen["through"], seen["beside"], seen["rules"]) == (True, 0, 2)
+            assert f"drill-proxy-{RUN}-0p-{layout.ENGINE_PORT}.service" in units(fleet.host("h2")), (
+                "no session's process"
+            )
             step = deed.until("inject.step")
             assert step["let_go"]["idle"] + step["let_go"]["busy"] >= 1
             assert says() != "ok", "its connection was let go"
             assert says() == "ok"
             assert deed.back() == "clean"
         client.stdin.close()
-    assert state(fleet) == before
+    assert all_of(fleet) == before
 
 
 def test_a_router_that_is_not_there_is_said(fleet: Fleet, tmp_path: Path) -> None:
-    before, deed = state(fleet), Deed(fleet, tmp_path, LEDGER, victims=["h1"])
+    before, deed = all_of(fleet), Deed(fleet, tmp_path, LEDGER, victims=["h1"])
     file = tmp_path / "drill.yaml"
     file.write_text(file.read_text().replace(fleet.router_address, f"{layout.SERVICE}.99"))
     with deed:
         assert "nothing has come from the router (198.19.2.99) to port 8000" in deed.until("failed")["why"]
         assert deed.until("end")["restored"] == "clean"
-    assert state(fleet) == before
+    assert all_of(fleet) == before
 
 
 def test_a_port_that_others_lead_away_gets_no_proxy(fleet: Fleet, tmp_path: Path) -> None:
@@ -263,17 +235,9 @@ def test_a_port_that_others_lead_away_gets_no_proxy(fleet: Fleet, tmp_path: Path
 # ---- whole drills ------------------------------------------------------------------------------------------
 
 
-def drilled(fleet: Fleet, folder: Path, fault: str, checks: str, **target: object) -> Ran:
-    """Run a short drill to its end; returns how."""
-    fleet.targets_file(folder)
-    for key, value in target.items():
-        with (folder / "drill.yaml").open("a") as out:
-            out.write(f"    {key}: {value}\n")
-    (folder / "short.yaml").write_text(SHORT.replace("FAULT", fault).replace("CHECKS", checks))
-    driller = Driller(folder / "lab", folder / "reports", 0)
-    argv = ["run", "short.yaml", "--targets", "drill.yaml", "--reports", str(driller.reports)]
-    done = subprocess.run(fleet.drill_argv(argv), cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr, driller.latest())
+def with_ledger(fleet: Fleet, folder: Path, fault: str, checks: str) -> Ran:
+    """Run a short drill to its end at hosts of which a ledger is asked for."""
+    return drill(fleet, folder, "run", str(experiment(folder, fault, checks)), instead=LEDGER_TOO)
 
 
 def attempts(ran: Ran) -> list[Json]:
@@ -283,7 +247,7 @@ def attempts(ran: Ran) -> list[Json]:
 
 
 def test_the_drill_of_an_upstream_that_is_late(fleet: Fleet, tmp_path: Path) -> None:
-    before = state(fleet)
+    before = all_of(fleet)
     ran = drilled(fleet, tmp_path, "upstream-delay: {mode: first_byte, delay: 2s}", "  - degraded\n  - accounted")
     assert ran.code == 0, ran.out + ran.err
     [proof] = ran.events("proof.on")
@@ -294,9 +258,9 @@ def test_the_drill_of_an_upstream_that_is_late(fleet: Fleet, tmp_path: Path) -> 
 
 
 def test_the_drill_of_a_link_that_fails(fleet: Fleet, tmp_path: Path) -> None:
-    before = state(fleet)
+    before = all_of(fleet)
     checks = "  - accounted\n  - untouched"
-    ran = drilled(fleet, tmp_path, "packet-loss: {mode: reject}", checks, ledger="true")
+    ran = with_ledger(fleet, tmp_path, "packet-loss: {mode: reject}", checks)
     assert ran.code == 0, ran.out + ran.err
     [on], [off] = ran.events("proof.on"), [one for one in ran.events("revert.begin") if not one["data"].get("beside")]
     victim = on["data"]["evidence"][0]["replica"]
@@ -309,9 +273,9 @@ def test_the_drill_of_a_link_that_fails(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_a_ledger_goes_on_when_a_replica_is_killed_behind_it(fleet: Fleet, tmp_path: Path) -> None:
-    before = state(fleet)
+    before = all_of(fleet)
     checks = "  - accounted\n  - replica_restart: {within: 60s}"
-    ran = drilled(fleet, tmp_path, "pod-kill: {how: kill-process}", checks, ledger="true")
+    ran = with_ledger(fleet, tmp_path, "pod-kill: {how: kill-process}", checks)
     assert ran.code == 0, ran.out + ran.err
     [collected] = ran.events("collected")
     assert collected["data"]["lines"] > 0

@@ -77,11 +77,14 @@ def all_of(fleet: Fleet) -> dict[str, Json]:
             "rules": rules(host),
             "units": units(host),
             "files": files(host),
-            "programs": sorted(
-                one.title for one in processes(host) if " -m drills.access" in one.title and ANSWERS not in one.title
-            ),
+            "programs": sorted(one.title for one in processes(host) if _ours(one.title)),
             "engines": [one.state == "T" for one in engines(host)],
             "active": host.run(["systemctl", "is-active", layout.UNIT], check=False).stdout.strip(),
         }
         for host in fleet.hosts
     }
+
+
+def _ours(title: str) -> bool:
+    """Whether a process is one that a drill started, and that has to end with it."""
+    return " -m drills." in title and " -m drills.lab." not in title and ANSWERS not in title
