@@ -129,7 +129,7 @@ class _Server:
     def _one(self, asked: str) -> None:
         said = json.dumps({"n": json.loads(asked)["n"], **answer(asked)}) + "\n"
         with self.lock, suppress(OSError, ValueError):
-            self.busy -= 1
+            self.busy, self.heard_mono = self.busy - 1, time.monotonic()
             self.out.write(said)
             self.out.flush()
 
