@@ -15,14 +15,14 @@ from drills.fronts import onhost, words
 from drills.model import Host, Json, Replica
 
 COMMAND_S: Final = 60.0
-EARLIER_S: Final = 1.0  # a node sends that much more than is asked for: its clock is known better only afterwards
+EARLIER_S: Final = 1.0  # a machine sends that much more than is asked for: its clock is known better only afterwards
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 STAMPS: Final = ("start", "connected", "first_byte", "last_byte", "end")
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How far a node's monotonic clock is ahead of ours: at least and at most, seconds."""
+    """How far a machine's monotonic clock is ahead of ours: at least and at most, seconds."""
 
     low: float
     high: float
@@ -40,7 +40,7 @@ class Clock:
     def met(self, other: Clock) -> Clock:
         """Return what both say."""
         low, high = max(self.low, other.low), min(self.high, other.high)
-        return Clock(low, high) if low <= high else other  # of a node that was started again only the last counts
+        return Clock(low, high) if low <= high else other  # of a machine that was started again only the last counts
 
 
 class Fronts:
@@ -78,7 +78,7 @@ class Fronts:
 
     def _spot(self, replica: Replica, tag: str) -> Json:
         place = self._place_of(replica)
-        folder = f"{place['state_dir']}/proxies/{tag}-{place['uid']}"
+        folder = f"{place['state_dir']}/proxies/{tag}-{place['uid'] if place['netns'] else place['port']}"
         who = {"replica": replica.name, "role": replica.role, "node": replica.host}
         return {**who, "python": self._host_of(replica.host).python, **place, "tag": tag, "folder": folder}
 
@@ -89,7 +89,7 @@ class Fronts:
         return said
 
     def look(self, spots: Sequence[Json]) -> list[Json]:
-        """Return for each what is there: nothing, where the node itself is gone."""
+        """Return for each what is there: nothing, where the machine itself is gone."""
         return self._ask("look", spots)
 
     def any(self) -> bool:

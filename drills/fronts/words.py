@@ -8,7 +8,7 @@ A spot says where one stands, as plain data that receipts hold:
     ip, port           where the engine listens
     netns              the network it stands in, None for the machine's own
     sources            whose connections are led to it, addresses; None: everybody's, which are for `ip` then
-    stays              whether its folder stays until the machine's helper goes, or goes with it
+    stays              whether its folder stays behind, in a helper that ends with all that is in it
     tag, folder, receipt                    of the run
     listen, upstream, iptables, snapshot    found when it was aimed
 
@@ -30,7 +30,7 @@ MODULE = "drills.fronts.onhost"
 #: A proxy that is to end; a little longer than it lets open requests go on (`drills.proxy.DRAIN_S`).
 DRAINED_S, KILLED_S = 17.0, 2.0
 #: What a proxy says that it lives by, where any address of the machine leads to it.
-ANY = "0.0.0.0"  # noqa: S104 - an entry of a list, nothing is bound to it
+ANY = "0.0.0.0"  # noqa: S104 - also what it listens on: what is led to it keeps the address it was sent to
 #: An attempt to connect.
 FIRST = ("--tcp-flags", "FIN,SYN,RST,ACK", "SYN")
 

@@ -53,6 +53,9 @@ class Metal(FrontedHosts):
     def run_now(self) -> str:
         return "0a1b2c3d"
 
+    def host(self, name: str) -> Any:
+        return self.machine(name).host
+
     def machine(self, name: str) -> Machine:
         return next(one for one in self.machines if one.name == name)
 
@@ -126,6 +129,13 @@ def test_a_proxy_stands_on_the_hosts_own_network_for_what_the_router_sends() -> 
         "state_dir": "/srv/drill",
         "stays": False,
     }
+
+
+def test_a_name_of_a_replica_is_no_part_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    metal = Metal(TEXT.replace("name: gpu-2,", 'name: "../gpu 2",'))
+    monkeypatch.setattr(metal.fronts, "_ask", lambda command, spots: [{"listen": 21100} for _ in spots])
+    [spot] = metal.aim_proxies([replica("../gpu 2", "../gpu 2")], "0a1b2c3d-0p")
+    assert spot["folder"] == "/srv/drill/proxies/0a1b2c3d-0p-8000"
 
 
 def test_another_run_of_a_unit_keeps_its_proxy_and_rules_know_its_port() -> None:
