@@ -16,6 +16,7 @@ from drills.lab.gpu import state as gpu_state
 from drills.model import Json
 from tests.hosts import layout
 from tests.hosts.deeds import RUN, Deed
+from tests.hosts.driving import drilled
 from tests.hosts.fleet import Fleet, Host
 from tests.lab.drilling import eventually
 from tests.sampling import SEED
@@ -140,7 +141,7 @@ def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, host: Ho
         deed.until("on")
         assert steps(deed) == [
             "gate.held", "engine.killed", "units.paused", "holders.gone", "reset.begin", "reset.end", "device.verified",
-            "settings.restored", "units.restored",
+            "settings.restored", "units.restored", "gate.opened",
         ]  # fmt: skip
         assert deed.until("proof.on")["ok"] is True
         assert deed.back() == "clean"
@@ -148,6 +149,23 @@ def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, host: Ho
     eventually(host.engine_ready, UP_TIMEOUT_S)
     assert int(unit(host)["NRestarts"]) == int(first["NRestarts"]) + 1
     assert (kept(host), others(fleet)) == (before, beside)
+
+
+@pytest.mark.parametrize(("how", "restart"), [("crash", "by: supervisor"), ("planned", "")])
+def test_a_whole_drill_passes(fleet: Fleet, tmp_path: Path, how: str, restart: str) -> None:
+    fleet.wait_settled()
+    before = {host.name: kept(host) for host in fleet.hosts}
+    checks = ["failover: {within: 10s}", "accounted", "untouched"]
+    checks += [f"replica_restart: {{within: 90s, {restart}}}"] if restart else []
+    ran = drilled(
+        fleet, tmp_path, f"gpu-reset: {{victims: 1, how: {how}}}", "\n".join(f"  - {c}" for c in checks), fault_s=40
+    )
+    assert ran.code == 0, ran.out + ran.err
+    assert (ran.verdict["restored"], ran.verdict["left"]) == ("clean", "healthy")
+    assert [e["data"]["ok"] for e in ran.events("proof.on")] == [True]
+    started = [e["data"]["by"] for e in ran.events("replica") if e["data"]["change"] == "started"]
+    assert started == ["supervisor" if how == "crash" else "drill"]
+    assert {host.name: kept(host) for host in fleet.hosts} == before
 
 
 # ---- cut short -------------------------------------------------------------------------------------------
