@@ -14,7 +14,7 @@ import pytest
 from drills.clock import rng
 from drills.lab.gpu import state as gpu_state
 from drills.model import Json
-from tests.hosts import layout
+from tests.hosts import layout, traces
 from tests.hosts.deeds import RUN, Deed
 from tests.hosts.driving import drilled
 from tests.hosts.fleet import Fleet, Host
@@ -78,7 +78,9 @@ def kept(host: Host) -> Json:
         "files": [name for name in files if not name.startswith(("lock/", LINES))],
         "units": [line.split()[0] for line in listed.splitlines() if LINES not in line],
         "enabled": enabled.split(),
-        "iptables": [line for line in host.run(["iptables-save"]).stdout.splitlines() if not line.startswith("#")],
+        "rules": [
+            line for line in traces.rules(host).splitlines() if line.startswith("-")
+        ],  # a boot takes empty tables
     }
 
 
@@ -165,6 +167,9 @@ def test_a_whole_drill_passes(fleet: Fleet, tmp_path: Path, how: str, restart: s
     assert [e["data"]["ok"] for e in ran.events("proof.on")] == [True]
     started = [e["data"]["by"] for e in ran.events("replica") if e["data"]["change"] == "started"]
     assert started == ["supervisor" if how == "crash" else "drill"]
+    assert ran.folder is not None
+    told = (ran.folder / "postmortem.md").read_text()
+    assert ("the engine was killed" if how == "crash" else "the replica's unit was stopped") in told
     assert {host.name: kept(host) for host in fleet.hosts} == before
 
 
