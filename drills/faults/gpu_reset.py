@@ -22,7 +22,7 @@ from drills.faults.common import FaultParams, bystanders, how_for, pinned, untou
 from drills.faults.gpu_noted_proof import conclude, engine_evidence, reset_evidence
 from drills.faults.gpu_pauses import noted, start_steps
 from drills.faults.gpu_reset_crash import CrashDeed
-from drills.faults.gpu_reset_planned import PlannedReset
+from drills.faults.gpu_reset_planned import PlannedReset, of_kind
 from drills.faults.gpu_reset_units import UnitsReset
 from drills.model import Context, HasGpus, HasUnits, Observation, Receipt, Replica, Restored, Target
 from drills.params import Duration
@@ -98,6 +98,9 @@ class GpuReset:
             reasons += gpu_preflight.of_machine(now)
             if now["source"] is not None:
                 reasons += [reason for uuid in uuids for reason in gpu_preflight.of_gpu(uuid, now)]
+            if isinstance(target, HasUnits):
+                survey = target.unit_host(host_name).survey()
+                reasons += [why for uuid in uuids for why in of_kind(uuid, survey, lab=now["lab"])]
             reasons += gpu_preflight.of_modules(host, now)
             held = gpu_host.all_holders(target, host_name, uuids)
             paused = gpu_reset_crash.watchers(target, host_name, uuids, victims)

@@ -173,6 +173,37 @@ def test_a_whole_drill_passes(fleet: Fleet, tmp_path: Path, how: str, restart: s
     assert {host.name: kept(host) for host in fleet.hosts} == before
 
 
+# ---- why not ---------------------------------------------------------------------------------------------
+
+
+def refused(fleet: Fleet, folder: Path, how: str) -> str:
+    with Deed(fleet, folder, ("gpu-reset", {"how": how}), victims=["h1"]) as deed:
+        return "; ".join(deed.until("refused")["why"])
+
+
+@pytest.mark.parametrize("how", ["crash", "planned"])
+def test_a_gpu_whose_peers_must_be_reset_with_it_is_refused(fleet: Fleet, host: Host, tmp_path: Path, how: str) -> None:
+    before = unit(host)
+    set_gpu(host, architecture="Volta")
+    try:
+        assert "NVLink peers must be reset together" in refused(fleet, tmp_path, how)
+    finally:
+        set_gpu(host, architecture="Hopper")
+    assert unit(host) == before
+
+
+@pytest.mark.parametrize("how", ["crash", "planned"])
+def test_who_holds_the_gpu_and_may_not_be_paused_is_named(fleet: Fleet, host: Host, tmp_path: Path, how: str) -> None:
+    before = unit(host)
+    hold = "exec 9</dev/nvidia0; exec -a notebook sleep 300"
+    host.run(["systemd-run", "--unit=foreign", "--service-type=exec", "bash", "-c", hold])
+    try:
+        eventually(lambda: "(notebook 300) has /dev/nvidia0 open" in refused(fleet, tmp_path, how), 30.0)
+    finally:
+        host.run(["systemctl", "stop", "foreign"])
+    assert unit(host) == before
+
+
 # ---- cut short -------------------------------------------------------------------------------------------
 
 #: Where the driver is killed, and what follows. By default at one point of each line, drawn; FULL=1 tries all.
