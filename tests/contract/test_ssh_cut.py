@@ -33,6 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 @pytest.fixture
 def host(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHost]:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    until(lambda: not serving(server))  # of the test before
     with closing(connect(server.host())) as found:
         found.run(["true"], timeout_s=20)
         yield found
@@ -230,6 +231,7 @@ def test_who_does_not_answer_in_time_is_told_and_asked_anew(
 def test_the_process_there_does_not_outlive_a_driver_that_fell_silent(
     server: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    until(lambda: not serving(server))
     monkeypatch.setattr(ssh, "SILENCE_S", 5)
     monkeypatch.setattr(ssh, "BEAT_S", 0.2)
     with closing(connect(server.host())) as found:
@@ -243,6 +245,7 @@ def test_the_process_there_does_not_outlive_a_driver_that_fell_silent(
         assert found.run(["sleep", "6.5"], timeout_s=20).rc == 0  # what is under way is not cut off
         assert found.run(["true"], timeout_s=20).rc == 0
         until(lambda: not serving(server))
+        noticed(found)
         assert found.run(["true"], timeout_s=20).rc == 0
 
 
