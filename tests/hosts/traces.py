@@ -38,12 +38,19 @@ def engines(host: Host) -> list[Process]:
     return [one for one in processes(host) if one.title.startswith(ENGINE)]
 
 
-def rules(host: Host) -> str:
-    """Return what both kinds of iptables-save say, without counters and comment lines."""
-    text = "".join(host.run([save]).stdout for save in SAVES)
-    return "".join(
-        re.sub(r" ?\[\d+:\d+\]", "", line) for line in text.splitlines(keepends=True) if not line.startswith("#")
-    )
+def rules(host: Host) -> list[str]:
+    """Return rules, chains of users and policies other than ACCEPT of both kinds of iptables, without counters.
+
+    An empty table equals one that is not there: iptables-nft leaves it behind when the last rule goes.
+    """
+    found, table = [], ""
+    for save in SAVES:
+        for line in host.run([save]).stdout.splitlines():
+            table = f"{save} {line}" if line.startswith("*") else table
+            plain = re.sub(r" ?\[\d+:\d+\]", "", line)
+            if plain.startswith("-A") or (plain.startswith(":") and not plain.endswith(" ACCEPT")):
+                found.append(f"{table} {plain}")
+    return found
 
 
 def units(host: Host) -> list[str]:
