@@ -33,7 +33,7 @@ test-cluster: setup  ## the tests on Kubernetes: on the cluster of KUBECONFIG, e
 	@DRILL_TEST_CLUSTER=1 $(BIN)/pytest -n0 tests/cluster
 
 test-hosts: setup  ## the tests on GPU hosts, as root: machines of their own with systemd and sshd, brought up and taken down
-	@$(BIN)/pytest -n0 tests/hosts
+	@DRILL_TEST_HOSTS=1 $(BIN)/pytest -n0 tests/hosts
 
 test-defects: setup  ## every planted defect is found by its own check, and the healthy lab passes (35 minutes)
 	@$(BIN)/pytest -n0 -v --durations=0 tests/defects/run_table.py

@@ -48,4 +48,4 @@ def keep(config: pytest.Config, items: list[pytest.Item], of: list[pytest.Item])
 def header() -> str | None:
     """Return what the run's head says of the sample."""
     most = size()
-    return None if most is None else f"at most {most} tests of each file on a cluster, drawn by SEED={SEED}"
+    return None if most is None else f"at most {most} of each file, drawn by SEED={SEED}"

@@ -1,24 +1,34 @@
-"""The hosts of these tests: brought up by the first that asks, used by one test file at a time, gone after the last."""
+"""The hosts of these tests, by `make test-hosts`: up when one asks, used by one file at a time, gone after the last."""
 
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import sampling
 from tests.hosts import layout, life
 from tests.hosts.fleet import Fleet
 from tests.machines.locks import lock
 
+collect_ignore_glob = [] if os.environ.get("DRILL_TEST_HOSTS") == "1" else ["test_*.py"]
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.hosts)
-            item.add_marker(pytest.mark.root)
+
+def pytest_report_header() -> str | None:
+    """Say which sample is drawn, if one is."""
+    return None if collect_ignore_glob else sampling.header()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is here, and draw the sample."""
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    for item in here:
+        item.add_marker(pytest.mark.hosts)
+        item.add_marker(pytest.mark.root)
+    sampling.keep(config, items, here)
 
 
 @pytest.fixture(scope="session")
