@@ -41,6 +41,13 @@ class Emulator:
     def _all_ready(self) -> bool:
         return len(self.namespace.ready_pods(SELECTOR)) == len(self.namespace.pods(SELECTOR)) == REPLICAS
 
+    def renewed(self) -> None:
+        """Have another pod for each whose container was restarted: the kubelet waits longer before every next time."""
+        for pod in self.namespace.pods(SELECTOR):
+            if any(status.restart_count for status in pod.status.container_statuses or ()):
+                self.namespace.core.delete_namespaced_pod(pod.metadata.name, self.namespace.name)
+        self.until_ready()
+
     @property
     def url(self) -> str:
         """Where users send requests."""

@@ -57,7 +57,7 @@ def account(shared: Served, cluster: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def drill(tmp_path: Path, account: Path, shared: Served) -> Iterator[Driller]:
     """`drill` at a service that is well, with its baseline as short as its SLA allows."""
-    shared.until_ready()
+    shared.renewed()
     shared.declare(tmp_path, e2e="3s")
     made = driller(tmp_path, account, timeout_s=400.0)
     yield made
