@@ -63,8 +63,9 @@ def look(smi: list[str]) -> Json:
     found, answer["blind"] = holders.find(gpu_of)
     for holder in found:
         groups = _groups(holder["pid"])
-        whose = {"pod": pod_of(groups), "unit": unit_of(groups)}
-        answer["holders"].append({**holder, "gpu": gpu_of[holder["device"]], **whose})
+        gpu = gpu_of[holder["device"]]
+        whose = {"device": answer["gpus"][gpu]["device"], "pod": pod_of(groups), "unit": unit_of(groups)}
+        answer["holders"].append({**holder, "gpu": gpu, **whose})
     return answer
 
 
