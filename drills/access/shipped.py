@@ -7,7 +7,6 @@ only, and no newer Python than `OLDEST`.
 from __future__ import annotations
 
 import importlib.util
-import importlib.util
 import io
 import tarfile
 from collections.abc import Sequence
@@ -19,14 +18,12 @@ from typing import Final
 import drills
 from drills.access import unpack
 from drills.errors import Refused
-from drills.errors import Refused
 
 OLDEST: Final = (3, 9)
 MODULES: Final = (
     "drills",
     "drills.access",
     "drills.access.farlines",
-    "drills.access.gpu_clocks",
     "drills.access.gpu_clocks",
     "drills.access.gpu_restore",
     "drills.access.gpu_units",
@@ -58,8 +55,6 @@ MODULES: Final = (
     "drills.proxy_link",
     "drills.wire",
 )
-#: Not ours: nvidia-ml-py, one file, by which `drills/probes/gpu.py` asks NVML where a host has none of its own.
-BORROWED: Final = ("pynvml",)
 #: Not ours: nvidia-ml-py, one file, by which `drills/probes/gpu.py` asks NVML where a host has none of its own.
 BORROWED: Final = ("pynvml",)
 PACKAGE: Final = Path(drills.__file__).parent
@@ -94,7 +89,6 @@ def bundle() -> Bundle:
     """Return the modules as one tar, with the hash of what is in it."""
     files = {str(file_of(name).relative_to(PACKAGE.parent)): file_of(name).read_bytes() for name in MODULES}
     files |= {path.name: path.read_bytes() for path in map(borrowed, BORROWED)}
-    files |= {path.name: path.read_bytes() for path in map(borrowed, BORROWED)}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name, content in sorted(files.items()):
@@ -108,14 +102,6 @@ def file_of(module: str) -> Path:
     """Return the file of one of our modules."""
     path = PACKAGE.parent.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def borrowed(module: str) -> Path:
-    """Return the file of a module that is not ours, and is not loaded by that: no driver holds NVML."""
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None:
-        raise Refused(f"{module} is not installed here, and hosts need it; install the package again")
-    return Path(found.origin)
 
 
 def borrowed(module: str) -> Path:

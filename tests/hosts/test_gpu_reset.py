@@ -78,9 +78,7 @@ def kept(host: Host) -> Json:
         "files": [name for name in files if not name.startswith(("lock/", LINES))],
         "units": [line.split()[0] for line in listed.splitlines() if LINES not in line],
         "enabled": enabled.split(),
-        "rules": [
-            line for line in traces.rules(host).splitlines() if line.startswith("-")
-        ],  # a boot takes empty tables
+        "rules": traces.rules(host),
     }
 
 

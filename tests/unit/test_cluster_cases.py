@@ -12,8 +12,9 @@ from drills.plan import make_plan
 from drills.target import load_target
 from tests.cluster.cases import CASES, experiment
 
-#: Needs a node with GPUs, so it has a service and a matrix of its own: tests/cluster/test_gpu_reset.py.
-APART = {"gpu-reset"}
+#: The reset needs a node with GPUs, so it has a service and a matrix of its own: tests/cluster/test_gpu_reset.py.
+#: Clocks are not capped on Kubernetes.
+APART = {"gpu-reset", "thermal-throttle"}
 TARGETS = """\
 targets:
   prod:
