@@ -215,9 +215,8 @@ def test_what_goes_to_hosts_is_written_for_python_3_9(source: str) -> None:
     ast.parse(Path(source).read_text(), feature_version=(3, 9))
 
 
-def test_python_3_9_carries_it_out(on: Bench, tmp_path: Path) -> None:
-    if (python := python39()) is None:
-        pytest.skip("no Python 3.9 on this machine; only the syntax was looked at")
+def test_python_3_9_carries_it_out_where_there_is_one_and_else_the_present_one(on: Bench, tmp_path: Path) -> None:
+    python = python39() or sys.executable
     alone = tmp_path / "shipped"
     alone.mkdir()
     shutil.copy(pynvml.__file__, alone)  # which is one file too, and all that is needed beside the probe
