@@ -121,7 +121,7 @@ def test_an_engine_that_was_replaced_is_looked_for_again() -> None:
 
 def test_a_main_process_that_ends_between_two_looks_is_none() -> None:
     machine = Machine()
-    machine.read = lambda path: None  # type: ignore[method-assign]
+    machine.read = lambda path: None  # type: ignore[method-assign] # its processes cannot be read any more
     seen = looks(machine).look()["vllm.service"]
     assert (seen.main, seen.engine, seen.runs) == (None, None, False)
 

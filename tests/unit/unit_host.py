@@ -289,7 +289,7 @@ class Drilled:
         return [step for step in told if step != "unit.stopping"]
 
     def victims(self) -> list[Replica]:
-        return self.target.replicas()[:1]  # type: ignore[no-any-return]
+        return self.target.replicas()[:1]  # type: ignore[no-any-return] # the target is Any here
 
     def preflight(self) -> list[str]:
         return self.fault.preflight(self.target, self.victims())
