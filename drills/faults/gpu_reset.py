@@ -107,7 +107,7 @@ class GpuReset:
             others = gpu_reset_crash.staying(target, host_name, held, paused)
             reasons += gpu_preflight.of_holders([h for h in others if not gpu_host.is_daemon(h)], victims)
             reasons += gpu_preflight.of_daemon(held, now)
-            reasons += gpu_preflight.of_before(host, f"{target.state_dir}/gpu-reset", uuids, now)
+            reasons += gpu_preflight.of_before(host, f"{target.state_dir_of(host_name)}/gpu-reset", uuids, now)
             reasons += gpu_preflight.of_gates(host, victims)
         except DrillError as error:
             reasons.append(str(error))
@@ -123,7 +123,7 @@ class GpuReset:
         reasons = [*gpu_preflight.of_machine(now), *(r for uuid in uuids for r in gpu_preflight.of_gpu(uuid, now))]
         if reasons:
             raise Refused(f"{'; '.join(reasons)}; nothing was touched")
-        folder = f"{target.state_dir}/gpu-reset"
+        folder = f"{target.state_dir_of(host_name)}/gpu-reset"
         base_of = {uuid: f"{folder}/{receipt}-{number}" for number, uuid in enumerate(uuids)}
         paused = noted(folder, receipt, gpu_reset_crash.watchers(target, host_name, uuids, victims))
         starts = start_steps(target.unit_host(host_name), paused) if isinstance(target, HasUnits) else []

@@ -68,7 +68,7 @@ class UnitsReset:
         survey = node.survey()
         yield from self._of_units(node, survey, victims)
         yield from gpu_preflight.of_daemon([h for h in survey["holders"] if h["gpu"] in uuids], now)
-        yield from gpu_preflight.of_before(node.host, f"{target.state_dir}/gpu-reset", uuids, now)
+        yield from gpu_preflight.of_before(node.host, f"{target.state_dir_of(name)}/gpu-reset", uuids, now)
         if now["source"] is not None:
             for uuid in uuids:
                 yield from gpu_preflight.of_gpu(uuid, now)
@@ -96,7 +96,7 @@ class UnitsReset:
             raise Refused(f"{'; '.join(reasons)}; nothing was touched")
         name, uuids = victims[0].host, gpus_of(victims)
         node, now, smi = _node(target, name), gpu_host.look(target, name), cast("HasGpus", target).nvidia_smi(name)
-        folder = f"{target.state_dir}/gpu-reset"
+        folder = f"{target.state_dir_of(name)}/gpu-reset"
         bases = {uuid: f"{folder}/{receipt}-{number}" for number, uuid in enumerate(uuids)}
         uid_of = {node.unit_of(v.name): v.uid for v in victims}
         to_pause = node.to_pause(node.survey(), uuids, [v.name for v in victims])

@@ -108,8 +108,8 @@ class ThermalThrottle:
         if found.refusals:
             raise Refused(f"{'; '.join(found.refusals)}; nothing was touched")
         held = [(victim, uuid) for victim in victims for uuid in victim.gpus]
-        base = f"{target.state_dir}/thermal-throttle/{receipt}"
-        caps = [self._cap(victim, uuid, found, f"{base}-{n}.set") for n, (victim, uuid) in enumerate(held)]
+        note_of = {v.host: f"{target.state_dir_of(v.host)}/thermal-throttle/{receipt}" for v in victims}
+        caps = [self._cap(v, uuid, found, f"{note_of[v.host]}-{n}.set") for n, (v, uuid) in enumerate(held)]
         mine = {cap.gpu for cap in caps}
         limits = {uuid: gpu["power_limit_w"] for now in found.hosts.values() for uuid, gpu in now["gpus"].items()}
         prior: Json = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from drills.errors import DrillError, UsageError
 from drills.model import Host
@@ -13,6 +13,8 @@ from drills.targetfile import GpuHost
 
 Key = tuple[str, ...]
 T = TypeVar("T")
+#: Lock, receipts and stop files lie here on every machine: two targets that share one meet, whatever they name.
+CUSTODY_DIR: Final = "/var/lib/drill"
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,11 @@ class Machine:
     key: Key  # the same whatever a target calls it, so that two targets that share it meet
     entries: tuple[GpuHost, ...]
     host: Host
+    custody_dir: str = CUSTODY_DIR
 
     @property
     def state_dir(self) -> str:
-        """Return where drills keep their things on it."""
+        """Return where drills of this target keep their programs and notes on it."""
         return self.entries[0].state_dir
 
 

@@ -47,7 +47,6 @@ class HostsTarget(FrontedHosts, GpusOfHosts):
         self.router_metrics = spec.router.metrics if spec.router else None
         self.custody: Custody = custody
         self._keeper = custody
-        self.state_dir = self.machines[0].state_dir
         self.alert_labels = spec.service_labels()
         self._by_name = {machine.name: machine for machine in self.machines}
         self._looks = {m.name: UnitLooks(m.host, [entry.unit for entry in m.entries]) for m in self.machines}
@@ -82,6 +81,14 @@ class HostsTarget(FrontedHosts, GpusOfHosts):
             return self._by_name[name]
         except KeyError:
             raise Refused(f"target {self.name}: no host '{name}'; there are {', '.join(self._by_name)}") from None
+
+    def state_dir_of(self, host: str) -> str:
+        """Return what that machine's entries name."""
+        return self.machine(host).state_dir
+
+    def receipts_dir_of(self, host: str) -> str:
+        """Return where receipts lie, whatever any target names."""
+        return f"{self.machine(host).custody_dir}/receipts"
 
     def entry(self, replica: str) -> GpuHost:
         """Return how the replica of that name is declared."""

@@ -40,7 +40,6 @@ class LabTarget:
         self.lab, self.name, self.sla = lab, name, sla
         data = lab.data
         self.custody: Custody = custody(lab.dir, name)
-        self.state_dir = state_dir(lab.dir)
         self.endpoint = f"{data['entry'][entry]}/v1" if entry else lab.url
         self.model = str(data["model"])
         self.fallback_models = tuple(data["fallback_models"])
@@ -72,6 +71,14 @@ class LabTarget:
         if name != self._host.name:
             raise Refused(f"target {self.name}: no host '{name}'; the lab runs on '{self._host.name}' only")
         return self._host
+
+    def state_dir_of(self, host: str) -> str:  # noqa: ARG002 - of the protocol
+        """Return the lab's own folder for what drills write."""
+        return state_dir(self.lab.dir)
+
+    def receipts_dir_of(self, host: str) -> str:
+        """Return where receipts lie."""
+        return f"{self.state_dir_of(host)}/receipts"
 
     def facts(self) -> Json:
         """Return what the lab is made of."""

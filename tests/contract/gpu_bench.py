@@ -86,6 +86,13 @@ class Bench:
         assert name == "local"
         return LocalHost()
 
+    def state_dir_of(self, host: str) -> str:
+        assert host == "local"
+        return self.state_dir
+
+    def receipts_dir_of(self, host: str) -> str:
+        return f"{self.state_dir_of(host)}/receipts"
+
     def facts(self) -> Json:
         return {"nvml_lib": self.nvml_lib and str(self.nvml_lib)}
 

@@ -219,7 +219,7 @@ class Custody:
 class Target:
     """A target of two replicas, on a host each; the first one is drilled."""
 
-    name, kind, state_dir = "gpu-hosts", "hosts", "/var/lib/drill"
+    name, kind = "gpu-hosts", "hosts"
 
     def __init__(self) -> None:
         self.machine = Machine()
@@ -254,6 +254,10 @@ class Target:
         assert name == "h1"
         return self.node
 
+
+    def state_dir_of(self, host: str) -> str:
+        assert host == "h1"
+        return "/var/lib/drill"
 
 class Drilled:
     """One planned reset, with its journal as a list."""
