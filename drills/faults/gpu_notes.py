@@ -23,7 +23,8 @@ RESTORE_TIMEOUT_S = 150  # longer than a reset may take
 
 #: Nothing runs before its note is there, nor after an undo has taken the notes away.
 RUN_RESET = """
-printf '%s %s %s\\n' "$$" "$(cut -d' ' -f22 /proc/$$/stat)" "$(cut -d' ' -f1 /proc/uptime)" > "$0.pid" || exit
+printf '%s %s %s %s\\n' "$$" "$(cut -d' ' -f22 /proc/$$/stat)" "$(cut -d' ' -f1 /proc/uptime)" \\
+  "$(cat /proc/sys/kernel/random/boot_id)" > "$0.pid" || exit
 [ -e "$0.begun" ] || exec rm "$0.pid"
 "$@"
 rc=$?
@@ -69,10 +70,14 @@ def cut_short(host: Host, reset: Reset) -> bool:
 
 
 def elapsed_s(now: Json, reset: Reset | None) -> float:
-    """Return seconds since the reset began, all on the host's own clock; 0, which proves nothing, when not known."""
+    """Return seconds since the reset began, all on the host's own clock; 0, which proves nothing, when not known.
+
+    A boot since then has set the GPU up anew: then it is since that boot.
+    """
     if reset is None or reset.begun_s is None or now["host_uptime_s"] is None:
         return 0.0
-    return float(now["host_uptime_s"]) - reset.begun_s
+    booted = reset.boot_id is not None and reset.boot_id != now["boot_id"]
+    return float(now["host_uptime_s"]) - (0.0 if booted else reset.begun_s)
 
 
 def mark_seen(host: Host, base: str) -> None:

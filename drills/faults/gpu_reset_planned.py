@@ -277,7 +277,7 @@ def _reset_evidence(receipt: Receipt, now: Json, uuid: str, job: Json | None) ->
     found = reset_outcome.verify(uuid, prior, now, elapsed_s(now, job))
     meaning = "its uptime restarted" if found.proven else reset_outcome.OUTCOMES[found.outcome]
     if found.proven is None:
-        meaning = "reset reported, not independently proven: this driver tells no uptime"
+        meaning = "reset reported, not independently proven: its uptime, or when it began, is not told"
     proof = {"outcome": found.outcome, "meaning": meaning, "proven": found.proven, "rc": rc, "lab": now["lab"]}
     return {"what": "reset", **proof, "problems": list(found.problems), **found.evidence}
 

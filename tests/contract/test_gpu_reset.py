@@ -272,7 +272,6 @@ def test_a_holder_that_comes_in_the_last_moment_is_seen(on: Bench, monkeypatch: 
         ("unsupported_b", "unsupported_b", 1),
         ("blocked", "blocked", 1),
         ("no_permission", "no_permission", 1),
-        ("no_effect", "no_effect", 1),
     ],
 )
 def test_a_harmless_end_is_reported_and_never_passes_for_a_reset(
@@ -296,6 +295,7 @@ def test_a_harmless_end_is_reported_and_never_passes_for_a_reset(
         ("garbled", "ended as 'unknown'"),
         ("needs_recovery", "recovery action is Reset, not None"),
         ("vanishes", "2 GPUs are there, 3 were"),
+        ("no_effect", "said success, but the GPU's uptime went on"),
     ],
 )
 def test_an_end_that_needs_a_person_is_not_called_put_back(on: Bench, mode: str, words: str) -> None:

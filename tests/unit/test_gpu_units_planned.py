@@ -130,6 +130,19 @@ def test_a_gpu_that_is_not_as_it_was_keeps_the_unit_stopped(drill: Drilled, afte
     assert drill.machine.states[UNIT] == "inactive"
 
 
+def test_a_success_without_effect_is_for_a_person_and_only_then_clean(drill: Drilled) -> None:
+    receipt = drill.aim()
+    drill.machine.after = {}
+    with pytest.raises(NotRestored, match="nothing happened"):
+        drill.inject(receipt)
+    assert drill.machine.resets == 1
+    assert drill.revert(receipt) is Restored.DIRTY
+    assert drill.machine.states[UNIT] == "inactive"
+    del drill.machine.files[HUMAN]
+    assert drill.revert(receipt) is Restored.CLEAN
+    assert drill.kept() == drill.before
+
+
 def test_a_reset_that_no_driver_judged_is_judged_by_the_gpu_itself(drill: Drilled) -> None:
     receipt = drill.aim()
     drill.machine.after = {"uptime_s": 1, "recovery_action": "Reset"}

@@ -82,13 +82,17 @@ def test_an_uptime_younger_than_the_reset_proves_it() -> None:
     assert (found.outcome, found.proven, found.problems) == ("ok", True, ())
 
 
-def test_an_uptime_that_went_on_is_no_effect() -> None:
+def test_an_uptime_that_went_on_is_no_effect_and_for_a_person() -> None:
     found = verify("GPU-1", answer(), answer(uptime_s=3603), 3.0)
-    assert (found.outcome, found.proven) == ("no_effect", False)
+    assert (found.outcome, found.proven, found.problems) == ("no_effect", False, (OUTCOMES["no_effect"],))
+    assert found.outcome in NEEDS_HUMAN
 
 
-def test_without_an_uptime_nothing_is_proven_and_nothing_denied() -> None:
-    found = verify("GPU-1", answer(), answer(uptime_s=None), 3.0)
+@pytest.mark.parametrize(("uptime_s", "elapsed_s"), [(None, 3.0), (3603, 0.0)])
+def test_without_an_uptime_or_a_begin_nothing_is_proven_and_nothing_denied(
+    uptime_s: int | None, elapsed_s: float
+) -> None:
+    found = verify("GPU-1", answer(), answer(uptime_s=uptime_s), elapsed_s)
     assert (found.outcome, found.proven, found.problems) == ("ok", None, ())
 
 
