@@ -14,6 +14,7 @@ from typing import Final
 from drills import yamlfile
 from drills.alerttimes import AlertTimes
 from drills.errors import UsageError, nearest
+from drills.hosts import declared
 from drills.lab.config import SLA, LabConfig
 from drills.model import Json, Sla
 from drills.targetfile import (
@@ -274,6 +275,8 @@ def _spec(document: Document, name: str) -> TargetSpec:
     _refuse(document, file, key, _LAB_ONLY, "is for the lab only; remove it")
     _can_be_kept(document, file, key)
     _router_fits(document, file, key)
+    for number, word, why in declared.slips(file.hosts):
+        raise document.problem((*key, "hosts", number, word), why)
     return _declared(document, file, key, _kind(document, file, key), name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -15,12 +16,13 @@ from drills.errors import DrillError
 from drills.faults.gpu_reset import GpuReset
 from drills.hosts import gate
 from drills.hosts.custody import HostsCustody
-from drills.hosts.gpuhost import AGAIN, whole
+from drills.hosts.gpuhost import AGAIN
 from drills.hosts.machines import Machine, each
 from drills.hosts.target import HostsTarget
 from drills.hosts.units import Seen, UnitLooks
 from drills.model import Target
 from drills.target import TargetSpec
+from drills.unitnames import whole
 
 GROUP: Final = "host"
 
@@ -65,11 +67,11 @@ def _unit(machine: Machine, replica: str, seen: Seen) -> Finding:
     if seen.loaded != "loaded":
         return missing(GROUP, name, f"is {seen.loaded}", f"mend `unit` of {replica} in drill.yaml", refuses=True)
     if not seen.runs:
-        look = f"on {machine.name}: systemctl status {seen.unit}"
+        look = f"on {machine.name}: systemctl status {shlex.quote(seen.unit)}"
         return missing(GROUP, name, f"is {seen.active} ({seen.sub})", look, refuses=True)
     if seen.policy not in AGAIN:
         what = f"has Restart={seen.policy}: a server whose engine died ends with status 0, and stays down"
-        fix = (f"on {machine.name}: systemctl edit {seen.unit}", "  [Service]", "  Restart=always")
+        fix = (f"on {machine.name}: systemctl edit {shlex.quote(seen.unit)}", "  [Service]", "  Restart=always")
         return missing(GROUP, name, what, *fix)
     if seen.engine is None:
         what = "runs, and no process VLLM::EngineCore is below its main process: the engine must not be in a container"

@@ -12,10 +12,10 @@ from typing import Final
 
 from drills.errors import DrillError, Refused
 from drills.model import Host, Json, Replica
+from drills.unitnames import whole
 
 COMMAND_TIMEOUT_S: Final = 20.0
 SURVEY_TIMEOUT_S: Final = 60.0
-SUFFIX: Final = ".service"
 #: Units that watch GPUs and serve nobody: they may be paused for a reset without being named in drill.yaml.
 WATCHERS: Final = (
     "nvidia-dcgm.service",
@@ -42,11 +42,6 @@ STOP: Final = """
 [ "$(systemctl show --property=InvocationID --value -- "$2")" = "$3" ] || exit 4
 exec systemctl --no-block stop -- "$2"
 """
-
-
-def whole(unit: str) -> str:
-    """Return a unit's whole name: a service may be named without its suffix."""
-    return unit if "." in unit else f"{unit}{SUFFIX}"
 
 
 class SystemdHost:
@@ -86,6 +81,8 @@ class SystemdHost:
         where = f"{self.name}: unit {unit}"
         if said["LoadState"] != "loaded":
             yield f"{where} is {said['LoadState']}"
+        elif said["Id"] != unit:  # its processes, and who stops along with it, go by that one
+            yield f"{where} is another name of {said['Id']}: name that one in drill.yaml"
         elif said["ActiveState"] != "active" or said["Job"] not in ("", "0"):
             yield f"{where} is {said['ActiveState']} ({said['SubState']}), not active and at rest"
         elif said["InvocationID"] != victim.uid:

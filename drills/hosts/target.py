@@ -15,7 +15,7 @@ from drills.errors import Refused
 from drills.hosts.changes import Changes
 from drills.hosts.custody import HostsCustody
 from drills.hosts.fronted import FrontedHosts
-from drills.hosts.gpuhost import AGAIN, whole
+from drills.hosts.gpuhost import AGAIN
 from drills.hosts.gpus import GpusOfHosts
 from drills.hosts.machines import Machine, each
 from drills.hosts.units import Seen, UnitLooks
@@ -23,6 +23,7 @@ from drills.model import Host, Json, Replica
 from drills.probes import health, http
 from drills.target import TargetSpec
 from drills.targetfile import GpuHost, value_of
+from drills.unitnames import whole
 
 HEALTH_TIMEOUT_S: Final = 1.0
 VERSION_TIMEOUT_S: Final = 10.0
@@ -161,7 +162,7 @@ class HostsTarget(FrontedHosts, GpusOfHosts):
             seen = looks[whole(entry.unit)]
             ready = seen.runs and self._is_well(machine, entry)
             self._changes.take(entry.name, entry.role, seen, ready=ready)
-            found.append(_replica(machine, entry, seen, self.gpus_of(machine, entry), ready=ready))
+            found.append(_replica(machine, entry, seen, self.gpus_of(machine, entry, seen, ready=ready), ready=ready))
         return found
 
     def _is_well(self, machine: Machine, entry: GpuHost) -> bool:

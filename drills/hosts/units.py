@@ -12,8 +12,8 @@ from drills.access import procs
 from drills.access.podprocs import ENGINE_TITLE
 from drills.errors import DrillError, Refused
 from drills.hosts.gate import gate_of
-from drills.hosts.gpuhost import whole
 from drills.model import Host
+from drills.unitnames import whole
 
 SHOW_TIMEOUT_S: Final = 10.0
 #: Several threads look at the same time: a look that began so recently serves them all.

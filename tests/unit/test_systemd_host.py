@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,6 +78,7 @@ def holding(*names: str) -> Json:
     ("said", "words"),
     [
         ({"LoadState": "masked"}, "unit vllm.service is masked"),
+        ({"Id": "llm.service"}, "unit vllm.service is another name of llm.service"),
         ({"ActiveState": "activating", "SubState": "auto-restart"}, "is activating (auto-restart), not active"),
         ({"Job": "77"}, "not active and at rest"),
         ({"InvocationID": "other"}, "is another run of it"),
@@ -292,3 +294,10 @@ def test_the_drop_in_is_one_that_is_recognised_and_keeps_nobody_from_starting() 
     shown = " ".join(FLOCK.format(line.partition("=-+")[2].replace("%n", UNIT)) for line in commands)
     assert gate.gate_of(shown) == f"{gate.FOLDER}/{UNIT}"
     assert gate.DROP_IN.splitlines() == list(gate.how_to(UNIT)[1:-2])
+
+
+def test_the_lines_are_for_the_very_unit_whatever_a_shell_makes_of_its_name() -> None:
+    unit = r"vllm\x2da.service"
+    words = shlex.split(gate.how_to(unit)[0].partition(" <<")[0].replace(";", " ;"))
+    folder = f"/etc/systemd/system/{unit}.d"
+    assert words == ["mkdir", "-p", folder, ";", "cat", ">", f"{folder}/10-drill-gate.conf"]

@@ -1,0 +1,36 @@
+"""Replicas on hosts as they are declared: each is one unit, and one machine is reached in one way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from drills.hosts.machines import key_of
+from drills.targetfile import GpuHost
+from drills.unitnames import whole
+
+#: All replicas on a machine share one link and one folder.
+SHARED: Final = ("user", "key", "jump", "known_hosts", "sudo", "state_dir", "timeouts")
+
+
+def slips(entries: Sequence[GpuHost]) -> Iterator[tuple[int, str, str]]:
+    """Yield what two entries cannot both be: number and key of the later one, and why."""
+    for number, entry in enumerate(entries):
+        for other in entries[:number]:
+            for key, why in _slips(other, entry):
+                yield number, key, why
+
+
+def _slips(first: GpuHost, second: GpuHost) -> Iterator[tuple[str, str]]:
+    if first.name == second.name:
+        yield "name", f"two hosts are named '{first.name}'"
+    if key_of(first) != key_of(second):
+        return
+    unit, where = whole(first.unit), f"on {first.address}"
+    if unit == whole(second.unit):
+        yield "unit", f"{unit} {where} is '{first.name}' already: a unit is one replica, however often it is declared"
+    if first.port == second.port:
+        yield "port", f"port {first.port} {where} is that of '{first.name}' already: each replica has its own"
+    for key in SHARED:
+        if getattr(first, key) != getattr(second, key):
+            yield key, f"'{first.name}' says something else, and both are {where}: one machine is reached in one way"
