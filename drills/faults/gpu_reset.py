@@ -106,6 +106,7 @@ class GpuReset:
             paused = gpu_reset_crash.watchers(target, host_name, uuids, victims)
             others = gpu_reset_crash.staying(target, host_name, held, paused)
             reasons += gpu_preflight.of_holders([h for h in others if not gpu_host.is_daemon(h)], victims)
+            reasons += gpu_preflight.of_unheld(held, victims)
             reasons += gpu_preflight.of_daemon(held, now)
             reasons += gpu_preflight.of_before(host, f"{target.state_dir_of(host_name)}/gpu-reset", uuids, now)
             reasons += gpu_preflight.of_gates(host, victims)

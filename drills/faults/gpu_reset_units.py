@@ -89,6 +89,7 @@ class UnitsReset:
                     f"{gpu_host.describe(holder)}, {whose}, and would not let go: stop it first, drill another "
                     "replica, or name its unit under `pause`, if that may be stopped for a while"
                 )
+        yield from gpu_preflight.of_unheld(survey["holders"], victims, lambda h, v: h["unit"] == node.unit_of(v.name))
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Note how GPUs and units are now, and how they are put back."""

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from drills import receipts
 from drills.errors import DrillError, Refused, Stopped, UsageError
-from drills.faults import gpu_caps
+from drills.faults import gpu_caps, gpu_preflight
 from drills.faults.common import FaultParams, bystanders, how_for, receipt_of, refuse_others, untouched
 from drills.faults.gpu_caps import Cap
 from drills.model import Context, HasGpus, Json, Observation, Receipt, Replica, Restored, Target
@@ -82,15 +82,15 @@ class ThermalThrottle:
         """Look at the victims and at their GPUs, each host once."""
         found = _Survey(list(gpu_caps.of_victims(victims, target.replicas())))
         for host in sorted({victim.host for victim in victims}) if not found.refusals else ():
-            uuids = [gpu for victim in victims if victim.host == host for gpu in victim.gpus]
             try:
-                self._look_at(target, host, uuids, found)
+                self._look_at(target, host, [victim for victim in victims if victim.host == host], found)
             except DrillError as error:
                 found.refusals.append(str(error))
         return found
 
-    def _look_at(self, target: Target, host: str, uuids: Sequence[str], found: _Survey) -> None:
+    def _look_at(self, target: Target, host: str, victims: Sequence[Replica], found: _Survey) -> None:
         now = found.hosts[host] = gpu_host.look(target, host)
+        uuids = [gpu for victim in victims for gpu in victim.gpus]
         found.refusals += gpu_caps.of_machine(host, now)
         for uuid in uuids if now["source"] else ():
             why = list(gpu_caps.of_gpu(uuid, now))
@@ -101,6 +101,8 @@ class ThermalThrottle:
                 found.clocks_mhz[uuid] = clocks
                 why += gpu_caps.of_clocks(uuid, now["gpus"][uuid], clocks, self.params.to)
             found.refusals += why
+        if now["source"]:
+            found.refusals += gpu_preflight.of_unheld(gpu_host.holders(target, host, uuids), victims)
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Look again, now under load; note what is set, and how it is put back."""

@@ -100,6 +100,17 @@ def test_a_stranger_on_another_gpu_is_no_reason(on: Bench) -> None:
     assert reasons(on) == []
 
 
+def test_a_gpu_that_its_replica_does_not_hold(on: Bench) -> None:
+    """It is declared wrongly: the engine would be killed, and another GPU reset."""
+    uuids = tuple(gpu["uuid"] for gpu in on.gpus)
+    assert f"none of its processes holds GPU {uuids[2]} (nobody has it open)" in only(reasons(on, gpus=uuids[2:]))
+    assert f"holds GPU {uuids[2]}" in only(reasons(on, gpus=(uuids[0], uuids[2])))
+    stranger, mine = reasons(on, gpus=uuids[1:2])
+    other = on.rows["replica-1"].engine_pid
+    assert f"pid {other} " in stranger
+    assert f"none of its processes holds GPU {uuids[1]} (pid {other} " in mine
+
+
 def test_the_persistence_daemon_is_no_stranger(on: Bench) -> None:
     on.hold(0, "/usr/bin/nvidia-persistenced")
     assert reasons(on) == []

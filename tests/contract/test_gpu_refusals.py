@@ -215,7 +215,7 @@ def test_half_of_two_is_not_whole(on: Bench) -> None:
 
 
 def test_success_without_effect_is_caught_and_proves_nothing(on: Bench) -> None:
-    """nvidia-smi and the GPU tell two stories: which of them is true is for a person, and the drill has shown nothing."""
+    """nvidia-smi and the GPU tell two stories: which of them is true is for a person, and nothing is proven."""
     state.script_reset(on.state_file, "no_effect")
     drill = drilled(on)
     with pytest.raises(NotRestored, match="nothing happened"):

@@ -313,6 +313,11 @@ def test_the_victim_as_the_target_describes_it(on: Bench, changes: Any, words: s
     assert words in only(Throttled(on).preflight())
 
 
+def test_a_gpu_that_the_victim_does_not_hold(on: Bench) -> None:
+    on.rows["replica-0"] = replace(on.rows["replica-0"], gpus=(on.gpus[2]["uuid"],))
+    assert "none of its processes holds GPU" in only(Throttled(on).preflight())
+
+
 def test_a_gpu_that_another_replica_computes_on_too(on: Bench) -> None:
     on.rows["replica-1"] = replace(on.rows["replica-1"], gpus=on.rows["replica-0"].gpus)
     assert "shares GPU" in only(Throttled(on).preflight())

@@ -8,7 +8,7 @@ from drills import receipts
 from drills.errors import DrillError, NotRestored, Refused, Stopped
 from drills.faults import gpu_notes
 from drills.model import Json, Restored
-from tests.unit.unit_host import FOREIGN, GPU, IN_USE, UNIT, WATCHER, Drilled, holder
+from tests.unit.unit_host import FOREIGN, GPU, IN_USE, OTHER_GPU, UNIT, WATCHER, Drilled, holder
 
 
 @pytest.fixture
@@ -254,6 +254,27 @@ def test_a_holder_of_a_unit_that_may_not_be_paused_is_named(drill: Drilled) -> N
     assert ["of unit jupyter.service" in reason for reason in drill.preflight()] == [True]
     with pytest.raises(Refused, match="nothing was touched"):
         drill.aim()
+
+
+@pytest.mark.parametrize(
+    ("held", "who"),
+    [([], "nobody has it open"), ([holder(20, WATCHER, title="dcgm-exporter")], "pid 20 (dcgm-exporter)")],
+)
+def test_a_gpu_that_its_replica_does_not_hold_is_not_reset(drill: Drilled, held: list[Json], who: str) -> None:
+    """Declared wrongly: the unit would be stopped, and the GPU of nobody, or of somebody else, reset."""
+    drill.machine.holders = [holder(10, UNIT, gpu=OTHER_GPU), *held]
+    [reason] = drill.preflight()
+    assert reason.startswith(f"h1: none of its processes holds GPU {GPU} ({who}")
+    with pytest.raises(Refused, match="nothing was touched"):
+        drill.aim()
+
+
+def test_a_replica_that_let_go_since_the_aim_is_not_stopped(drill: Drilled) -> None:
+    receipt = drill.aim()
+    drill.machine.holders = [holder(20, WATCHER)]
+    with pytest.raises(Refused, match="none of its processes holds"):
+        drill.inject(receipt)
+    assert drill.kept() == drill.before
 
 
 def test_a_holder_that_is_stuck_in_the_kernel_is_named(drill: Drilled) -> None:
