@@ -34,7 +34,7 @@ MODES = {
 }
 DELAY = {"mode": "first_byte", "delay": "2s"}
 LEDGER: tuple[str, Json] = (LedgerProxies.name, {})
-RESET = 56  # how curl ends when its connection is reset
+RESET = {55, 56}  # how curl ends when its connection is reset, while it sends or after
 #: The proof must be over before the timer fires, on a machine that is busy too.
 HELD_S, TIMER_S = 20.0, 90.0
 LEDGER_TOO = ("    router:", "    ledger: true\n    router:")
@@ -222,7 +222,7 @@ def test_a_proxy_is_no_way_to_the_engine_for_anybody_but_the_router(fleet: Fleet
             name: [fleet.host(name).run([*argv[:-1], argv[-1].replace("HOST", one)], check=False) for one in at]
             for name in ("h1", "h3")
         }
-        assert {done.returncode for all_ in asked_by.values() for done in all_} == {RESET}
+        assert {done.returncode for all_ in asked_by.values() for done in all_} <= RESET
         router = fleet.host(layout.ROUTER).run([*argv[:-1], argv[-1].replace("HOST", at[0])], check=False)
         assert router.returncode == 0
         assert deed.back() == "clean"
