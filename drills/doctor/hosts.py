@@ -16,8 +16,9 @@ from drills.errors import DrillError
 from drills.faults.gpu_reset import GpuReset
 from drills.hosts import gate
 from drills.hosts.custody import HostsCustody
+from drills.hosts.declared import one_unit
 from drills.hosts.gpuhost import AGAIN
-from drills.hosts.machines import Machine, each
+from drills.hosts.machines import Machine, each, twins
 from drills.hosts.target import HostsTarget
 from drills.hosts.units import Seen, UnitLooks
 from drills.model import Target
@@ -33,6 +34,8 @@ def examined(spec: TargetSpec, wanted: Wanted, machines: Sequence[Machine]) -> t
     answers = each(machines, lambda machine: _of_machine(machine, gated=gated))
     found = [one for machine in machines for one in answers.said.get(machine.name, [])]
     found += [missing(GROUP, name, str(error), refuses=True) for name, error in answers.failed.items()]
+    identity_of = each([m for m in machines if m.name in answers.said], Machine.identity).said
+    found += [missing(GROUP, "machines", why, refuses=True) for why in twins(machines, identity_of)]
     if answers.failed:
         return found, None
     keeper = HostsCustody(machines, spec.name)
@@ -43,6 +46,8 @@ def _of_machine(machine: Machine, *, gated: bool) -> list[Finding]:
     machine.host.list(machine.state_dir)  # connects
     looks = UnitLooks(machine.host, [entry.unit for entry in machine.entries]).look()
     found = [_reached(machine), *_timer(machine)]
+    same = one_unit({entry.name: looks[whole(entry.unit)].uid for entry in machine.entries})
+    found += [missing(GROUP, machine.name, why, refuses=True) for why in same]
     found += [_unit(machine, entry.name, looks[whole(entry.unit)]) for entry in machine.entries]
     return found + [_gate(machine, looks[whole(entry.unit)]) for entry in machine.entries if gated]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from drills.hosts.machines import key_of
@@ -34,3 +34,10 @@ def _slips(first: GpuHost, second: GpuHost) -> Iterator[tuple[str, str]]:
     for key in SHARED:
         if getattr(first, key) != getattr(second, key):
             yield key, f"'{first.name}' says something else, and both are {where}: one machine is reached in one way"
+
+
+def one_unit(uid_of: Mapping[str, str]) -> list[str]:
+    """Say which replicas are one unit by two names: runs of different units never have the same InvocationID."""
+    found: dict[str, str] = {}
+    both = [(first, name) for name, uid in uid_of.items() if uid and (first := found.setdefault(uid, name)) != name]
+    return [f"{first} and {name} are one unit by two names: declare it once" for first, name in both]

@@ -359,14 +359,6 @@ def test_replicas_of_one_address_are_one_machine() -> None:
     ]  # fmt: skip
 
 
-def test_one_machine_has_one_folder() -> None:
-    from drills.errors import UsageError
-
-    two = [GpuHost(name=n, address="10.0.0.9", user="u", unit=n, state_dir=f"/var/lib/{n}") for n in ("a", "b")]
-    with pytest.raises(UsageError, match=r"hosts a, b: are one machine \(10\.0\.0\.9\) and need one state_dir"):
-        grouped(two, lambda one: Here(one.name))
-
-
 def test_a_call_of_a_silent_machine_is_none(three: Three) -> None:
     """The stand-in for silence is silent, whatever is asked."""
     three.hosts["g1"].silent = True
