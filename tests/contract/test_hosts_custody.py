@@ -57,7 +57,8 @@ class Three:
             GpuHost(name=name, address=f"10.0.0.{name[1]}", user="u", unit="vllm", state_dir=str(self.folder / name))
             for name in names
         ]
-        return grouped(entries, lambda entry: self.hosts[entry.name])
+        found = grouped(entries, lambda entry: self.hosts[entry.name])
+        return tuple(replace(machine, custody_dir=machine.state_dir) for machine in found)  # all of them are this one
 
     def lock_of(self, name: str) -> Path:
         """Return the lock's file on a machine."""
