@@ -95,6 +95,9 @@ class UnitHost(Protocol):
     def refusals(self, victims: Sequence[Replica], *, stop: bool) -> list[str]:
         """Return why these replicas cannot be stopped (else: crashed) and come back, a sentence each. Reads only."""
 
+    def stay_down(self, victims: Sequence[Replica], deed: str) -> list[str]:
+        """Return which of them nobody starts again after a "kill", a sentence each. Reads only."""
+
     def survey(self) -> Json:
         """Return which GPUs there are and who holds them (`drills.access.gpunodes`)."""
 

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from drills.errors import DrillError, Refused
+from drills.hosts.restarts import stays_down
 from drills.model import Host, Json, Replica
 from drills.unitnames import whole
 
@@ -28,8 +29,6 @@ WATCHERS: Final = (
 )
 #: Who is stopped along with a unit.
 WITH_IT: Final = ("RequiredBy", "BoundBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo")
-#: A server ends with status 0 when its engine dies; these start it again.
-AGAIN: Final = ("always", "on-success")
 DEAD: Final = ("inactive", "failed")
 _SHOWN: Final = (
     "Id", "LoadState", "ActiveState", "SubState", "InvocationID", "Job", "Restart", "CanStart", "CanStop",
@@ -87,13 +86,22 @@ class SystemdHost:
             yield f"{where} is {said['ActiveState']} ({said['SubState']}), not active and at rest"
         elif said["InvocationID"] != victim.uid:
             yield f"{where} is another run of it than that of {victim.name} by now"
-        elif not stop and said["Restart"] not in AGAIN:
-            word = f"Restart={said['Restart']}"
-            yield f"{where} has {word}: a server whose engine dies ends with status 0; it needs Restart=always"
+        elif not stop and (why := stays_down(said["Restart"], "crash")):
+            yield f"{where} has Restart={said['Restart']}: {why}; it needs Restart=always"
         elif stop and "no" in (said["CanStart"], said["CanStop"]):
             yield f"{where} may not be started or stopped by hand"
         elif stop and said["TimeoutStopUSec"] == "infinity":
             yield f"{where} may take for ever to stop (TimeoutStopSec=infinity)"
+
+    def stay_down(self, victims: Sequence[Replica], deed: str) -> list[str]:
+        """Return which of these replicas systemd does not start again after that deed (`drills.hosts.restarts`)."""
+        unit_of = {victim.name: self.unit_of(victim.name) for victim in victims}
+        policy_of = {unit: said["Restart"] for unit, said in self._show(list(unit_of.values())).items()}
+        return [
+            f"{name}: unit {unit} has Restart={policy_of[unit]}: {why}, and it would stay down; it needs Restart=always"
+            for name, unit in unit_of.items()
+            if (why := stays_down(policy_of[unit], deed))
+        ]
 
     def unit_of(self, victim: str) -> str:
         """Return the unit of the replica of that name (Refused for one that is not of this host)."""

@@ -15,9 +15,9 @@ from drills.errors import Refused
 from drills.hosts.changes import Changes
 from drills.hosts.custody import HostsCustody
 from drills.hosts.fronted import FrontedHosts
-from drills.hosts.gpuhost import AGAIN
 from drills.hosts.gpus import GpusOfHosts
 from drills.hosts.machines import Machine, each
+from drills.hosts.restarts import stays_down
 from drills.hosts.units import Seen, UnitLooks
 from drills.model import Host, Json, Replica
 from drills.probes import health, http
@@ -208,10 +208,8 @@ def _word(seen: Seen, *, ready: bool) -> str:
 
 
 def _notes(name: str, seen: Seen) -> list[str]:
-    if seen.policy in AGAIN:
-        return []
-    what = "a server whose engine died ends with status 0, and stays down"
-    return [f"{name}: {seen.unit} has Restart={seen.policy}: {what}"]
+    whys = [why for deed in ("engine", "kill") if (why := stays_down(seen.policy, deed))]
+    return [f"{name}: {seen.unit} has Restart={seen.policy}: {why}, and stays down" for why in whys]
 
 
 def _versions(host: Host) -> Json:

@@ -51,7 +51,7 @@ def test_a_unit_that_would_stay_down_is_named_with_what_mends_it(fleet: Fleet, t
     with restarting(fleet.host("h2"), "on-failure"):
         said = doctor(fleet, tmp_path)
     assert said.code == 2, said.out + said.err
-    assert f"h2 {layout.UNIT}: has Restart=on-failure: a server whose engine died ends with status 0" in said.out
+    assert f"h2 {layout.UNIT}: has Restart=on-failure: a server whose engine dies ends with status 0" in said.out
     assert f"on h2: systemctl edit {layout.UNIT}" in said.out
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from drills.access import gpu_units, gpunodes
 from drills.errors import DrillError, Refused
-from drills.hosts import gate
+from drills.hosts import gate, restarts
 from drills.hosts.gpuhost import ANOTHER, STOP, SystemdHost
 from drills.model import Completed, Json, Replica
 
@@ -99,6 +99,40 @@ def test_a_crash_needs_a_unit_that_is_started_again_after_status_0(on: Host) -> 
     assert "Restart=on-failure" in reason
     assert "needs Restart=always" in reason
     assert units(on).refusals([replica()], stop=True) == []
+
+
+def test_a_crash_needs_one_whose_start_may_run_out_of_time_at_the_gate(on: Host) -> None:
+    on.table[UNIT] = {"Restart": "on-success"}
+    [reason] = units(on).refusals([replica()], stop=False)
+    assert "Restart=on-success: a start that waits at a gate may run out of time; it needs Restart=always" in reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "back"),
+    [
+        ("always", {"engine", "kill", "crash"}),
+        ("on-success", {"engine"}),
+        ("on-failure", {"kill"}),
+        ("on-abnormal", {"kill"}),
+        ("on-abort", {"kill"}),
+        ("on-watchdog", set()),
+        ("no", set()),
+        ("", set()),
+    ],
+)
+def test_what_each_policy_starts_again(on: Host, policy: str, back: set[str]) -> None:
+    """As in systemd.service(5), table 2."""
+    assert {deed for deed in restarts.ENDS if not restarts.stays_down(policy, deed)} == back
+    on.table[UNIT] = {"Restart": policy}
+    assert (units(on).stay_down([replica()], "kill") == []) == ("kill" in back)
+
+
+def test_who_stays_down_is_said_with_what_mends_it(on: Host) -> None:
+    on.table[UNIT] = {"Restart": "no"}
+    assert units(on).stay_down([replica()], "kill") == [
+        "g1: unit vllm.service has Restart=no: a server that is killed ends by a signal, and it would stay down; "
+        "it needs Restart=always"
+    ]
 
 
 def test_a_unit_that_is_all_right_is_none(on: Host) -> None:
