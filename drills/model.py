@@ -307,6 +307,12 @@ class HasGpus(Protocol):
     def gpu_device(self, uuid: str) -> str:
         """Return the device file of the GPU (a holder is a process that has it open)."""
 
+    def clock_lock(self, replica: str) -> tuple[int, ...] | None:
+        """Return what the site itself has locked the clocks of that replica's GPUs to, lowest and highest MHz.
+
+        () where it has locked none; None where nobody has said, and nobody can read it.
+        """
+
 
 @runtime_checkable
 class HasGpuNodes(Protocol):

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from drills import windows
 from drills.errors import UsageError
 from drills.model import Bound
-from drills.params import Duration, DurationOrZero, Line, Params, Rate, Share, Temperature
+from drills.params import Clocks, Duration, DurationOrZero, Line, Params, Rate, Share, Temperature
 from drills.unitnames import is_service, is_unit
 from drills.units import QUANTILE_MIN, parse_duration, shown
 from drills.validate import SECRET
@@ -236,6 +236,7 @@ class GpuHost(Params):
     state_dir: FolderPath = "/var/lib/drill"
     timeouts: SshTimeouts = SshTimeouts()
     gpus: Literal["all"] | tuple[Line, ...] = "all"
+    clocks: Clocks | None = None  # the lock that the site itself has set on these GPUs; None: nobody said
     pause: tuple[UnitName, ...] = ()  # units that hold GPUs, serve nobody, and may be stopped while one is reset
 
 

@@ -88,6 +88,10 @@ class GpusOfHosts:
         """Return the machine of that name."""
         raise NotImplementedError
 
+    def entry(self, replica: str) -> GpuHost:
+        """Return how the replica of that name is declared."""
+        raise NotImplementedError
+
     def _begin_gpus(self) -> None:
         self._gpus = {machine.name: MachineGpus(machine.host) for machine in self.machines}
 
@@ -110,6 +114,10 @@ class GpusOfHosts:
             if device := self._gpus[machine.name].devices().get(uuid):
                 return device
         raise Refused(f"target {self.name}: no GPU {uuid} on {', '.join(machine.name for machine in self.machines)}")
+
+    def clock_lock(self, replica: str) -> tuple[int, ...] | None:
+        """Return the site's own clock lock as it is declared, lowest and highest MHz; None where it is not."""
+        return self.entry(replica).clocks
 
     def unit_host(self, name: str) -> SystemdHost:
         """Return the machine of that name with its units."""

@@ -148,6 +148,10 @@ class LabTarget:
         self.host(host)
         return [str(self.lab.data["nvidia_smi"])]
 
+    def clock_lock(self, replica: str) -> tuple[int, ...]:  # noqa: ARG002 - of the protocol
+        """Return none: nobody but a drill locks the clocks of a lab."""
+        return ()
+
     def gpu_device(self, uuid: str) -> str:
         """Return the device file of the GPU (Refused when the lab has no such GPU)."""
         gpus = json.loads(self._gpu_file().read_text())["gpus"]

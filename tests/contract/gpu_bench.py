@@ -60,6 +60,7 @@ class Bench:
 
     name: str = "bench"
     kind: str = "lab"
+    site_lock_mhz: tuple[int, ...] | None = ()
     sla: Sla = SLA
     endpoint: str = "http://127.0.0.1:9/v1"
     model: str = "m"
@@ -98,6 +99,10 @@ class Bench:
 
     def nvidia_smi(self, host: str) -> list[str]:
         return [str(self.smi)]
+
+    def clock_lock(self, replica: str) -> tuple[int, ...] | None:
+        assert replica in self.rows
+        return self.site_lock_mhz
 
     def gpu_device(self, uuid: str) -> str:
         try:

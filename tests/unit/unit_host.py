@@ -241,6 +241,7 @@ class Target:
         self.there = MemoryHost(self.machine)
         self.node = MemoryUnits(self.there)
         self.custody = Custody(self.there)
+        self.site_lock_mhz: tuple[int, ...] | None = ()
 
     def replicas(self) -> list[Replica]:
         def one(name: str, uid: str, gpu: str) -> Replica:
@@ -265,6 +266,10 @@ class Target:
     def nvidia_smi(self, host: str) -> list[str]:
         assert host == "h1"
         return ["nvidia-smi"]
+
+    def clock_lock(self, replica: str) -> tuple[int, ...] | None:
+        assert replica == "h1"
+        return self.site_lock_mhz
 
     def gpu_device(self, uuid: str) -> str:
         raise DrillError(f"nobody should ask for the device of {uuid}")
