@@ -6,9 +6,12 @@ A node of a cluster is cordoned and resets by a job; a host with a service manag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from drills.model import Host, Json, Replica
+
+#: A unit that may take longer to stop is not stopped for a drill.
+STOP_TIMEOUT_S: Final = 300.0
 
 
 class GpuNode(Protocol):

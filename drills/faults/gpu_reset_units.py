@@ -155,7 +155,8 @@ class UnitsReset:
     def _units_evidence(self, node: UnitHost, receipt: Receipt) -> Json:
         now = node.units([*receipt.prior["units"], *receipt.prior["paused"]])
         states = {unit: said["state"] for unit, said in now.items()}
-        return {"what": "units", "units": states, "all_up": all(state in UP for state in states.values())}
+        up = [said["state"] in UP or (said["state"] == "deactivating" and said["job"]) for said in now.values()]
+        return {"what": "units", "units": states, "all_up": all(up)}
 
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Judge a reset that nobody judged, and put settings and units back. Never resets."""

@@ -6,6 +6,8 @@ A unit is stopped by its name, and only the very run of it that was aimed at. No
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
@@ -13,6 +15,7 @@ from typing import Final
 from drills.errors import DrillError, Refused
 from drills.hosts.restarts import stays_down
 from drills.model import Host, Json, Replica
+from drills.nodes import STOP_TIMEOUT_S
 from drills.unitnames import whole
 
 COMMAND_TIMEOUT_S: Final = 20.0
@@ -30,6 +33,12 @@ WATCHERS: Final = (
 #: Who is stopped along with a unit.
 WITH_IT: Final = ("RequiredBy", "BoundBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo")
 DEAD: Final = ("inactive", "failed")
+STOP_SLACK_S: Final = 10.0  # until a unit that was killed in the end is seen to be gone
+#: How systemd writes a span of time, `1min 30s`: its units in seconds.
+_SPAN: Final = {
+    "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "month": 2629800.0,
+    "y": 31557600.0,
+}  # fmt: skip
 _SHOWN: Final = (
     "Id", "LoadState", "ActiveState", "SubState", "InvocationID", "Job", "Restart", "CanStart", "CanStop",
     "TimeoutStopUSec", *WITH_IT,
@@ -41,6 +50,15 @@ STOP: Final = """
 [ "$(systemctl show --property=InvocationID --value -- "$2")" = "$3" ] || exit 4
 exec systemctl --no-block stop -- "$2"
 """
+
+
+def span_s(text: str) -> float:
+    """Return a span of time as systemd writes it, in seconds; one that cannot be read may be of any length."""
+    words = text.split()
+    found = [re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-z]+)", word) for word in words]
+    if not all(match and match[2] in _SPAN for match in found):
+        return math.inf
+    return sum(float(match[1]) * _SPAN[match[2]] for match in found if match)
 
 
 class SystemdHost:
@@ -90,8 +108,12 @@ class SystemdHost:
             yield f"{where} has Restart={said['Restart']}: {why}; it needs Restart=always"
         elif stop and "no" in (said["CanStart"], said["CanStop"]):
             yield f"{where} may not be started or stopped by hand"
-        elif stop and said["TimeoutStopUSec"] == "infinity":
-            yield f"{where} may take for ever to stop (TimeoutStopSec=infinity)"
+        elif stop and (longest_s := span_s(said["TimeoutStopUSec"])) > STOP_TIMEOUT_S - STOP_SLACK_S:
+            how_long = "for ever" if longest_s == math.inf else said["TimeoutStopUSec"]
+            yield (
+                f"{where} may take {how_long} to stop (TimeoutStopSec), and a drill waits {STOP_TIMEOUT_S:.0f} s: "
+                f"make it {STOP_TIMEOUT_S - STOP_SLACK_S:.0f} s at most"
+            )
 
     def stay_down(self, victims: Sequence[Replica], deed: str) -> list[str]:
         """Return which of these replicas systemd does not start again after that deed (`drills.hosts.restarts`)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from drills import receipts
@@ -325,6 +327,29 @@ def test_a_unit_that_does_not_stop_ends_the_drill(drill: Drilled) -> None:
         drill.inject(receipt)
     assert drill.revert(receipt) is Restored.CLEAN
     assert drill.kept() == drill.before
+
+
+def test_a_unit_is_given_the_time_that_it_may_take_to_stop(drill: Drilled, monkeypatch: pytest.MonkeyPatch) -> None:
+    receipt, units, looks = drill.aim(), drill.node.units, iter(range(1000))
+
+    def slowly(names: Sequence[str]) -> dict[str, Json]:
+        busy = {"state": "deactivating", "job": True} if next(looks) < 2 * drill.ctx.timeout_s else {}
+        return {name: said | busy for name, said in units(names).items()}
+
+    monkeypatch.setattr(drill.node, "units", slowly)
+    drill.inject(receipt)
+    assert drill.steps() == STEPS
+
+
+def test_a_unit_whose_start_waits_for_the_end_of_its_stop_counts_as_up(
+    drill: Drilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = drill.aim()
+    slow: Json = {"uid": "run-1", "state": "deactivating", "sub": "stop-sigterm", "job": True}
+    monkeypatch.setattr(drill.node, "units", lambda names: dict.fromkeys(names, slow))
+    assert drill.fault.observe(drill.target, receipt, drill.ctx).evidence[-1]["all_up"] is True
+    slow["job"] = False  # nobody will start it
+    assert drill.fault.observe(drill.target, receipt, drill.ctx).evidence[-1]["all_up"] is False
 
 
 def test_the_notes_are_where_the_reset_looks_for_them(drill: Drilled) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import pytest
 from drills.access import gpu_units, gpunodes
 from drills.errors import DrillError, Refused
 from drills.hosts import gate, restarts
-from drills.hosts.gpuhost import ANOTHER, STOP, SystemdHost
+from drills.hosts.gpuhost import ANOTHER, STOP, SystemdHost, span_s
 from drills.model import Completed, Json, Replica
 
 UNIT, DCGM, EXPORTER, DEV = "vllm.service", "nvidia-dcgm.service", "dcgm-exporter.service", "jupyter.service"
@@ -84,6 +85,8 @@ def holding(*names: str) -> Json:
         ({"InvocationID": "other"}, "is another run of it"),
         ({"CanStop": "no"}, "may not be started or stopped by hand"),
         ({"TimeoutStopUSec": "infinity"}, "may take for ever to stop"),
+        ({"TimeoutStopUSec": "10min"}, "may take 10min to stop (TimeoutStopSec), and a drill waits 300 s"),
+        ({"TimeoutStopUSec": "4min 51s"}, "make it 290 s at most"),
         ({"BoundBy": DEV}, "jupyter.service would be stopped along with it"),
     ],
 )
@@ -137,6 +140,28 @@ def test_who_stays_down_is_said_with_what_mends_it(on: Host) -> None:
 
 def test_a_unit_that_is_all_right_is_none(on: Host) -> None:
     assert units(on).refusals([replica()], stop=True) == units(on).refusals([replica()], stop=False) == []
+
+
+def test_a_unit_that_may_take_as_long_as_the_deed_waits_is_stopped(on: Host) -> None:
+    on.table[UNIT] = {"TimeoutStopUSec": "4min 50s"}
+    assert units(on).refusals([replica()], stop=True) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("1min 30s", 90.0),
+        ("0", math.inf),
+        ("infinity", math.inf),
+        ("2h", 7200.0),
+        ("1.500s", 1.5),
+        ("1s 500ms", 1.5),
+        ("1month 2d", 2802600.0),
+        ("3 fortnights", math.inf),
+    ],
+)
+def test_a_span_of_time_is_read_as_systemd_writes_it(text: str, span: float) -> None:
+    assert span_s(text) == span
 
 
 def test_a_unit_that_is_not_declared_is_nobodys(on: Host) -> None:
@@ -245,6 +270,27 @@ def test_what_we_stopped_is_started_and_nothing_else_is_done(systemctl: Path) ->
     told = (systemctl / "told").read_text().splitlines()
     assert told == [f"--no-block start {UNIT}", f"show --property=ActiveState,Job {UNIT}"]
     assert not (systemctl / "note").exists()
+
+
+def test_a_unit_that_is_still_being_stopped_is_on_its_way_up_once_its_start_is_queued(systemctl: Path) -> None:
+    (systemctl / "note").touch()
+    (systemctl / "shown").write_text("ActiveState=deactivating\nJob=77\n")
+    assert start(systemctl) == 0
+    assert not (systemctl / "note").exists()
+
+
+@pytest.mark.parametrize(
+    "shown", ["ActiveState=deactivating", "ActiveState=inactive\nJob=77", "ActiveState=active\nJob=77"]
+)
+def test_a_unit_of_which_nobody_knows_whether_it_comes_up_is_waited_for(
+    systemctl: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shown: str
+) -> None:
+    monkeypatch.setattr(gpu_units, "UP_TIMEOUT_S", 0.01)
+    (systemctl / "note").touch()
+    (systemctl / "shown").write_text(f"{shown}\n")
+    assert start(systemctl) == 1
+    assert "was told to start and is" in capsys.readouterr().err
+    assert (systemctl / "note").exists()
 
 
 def test_a_unit_that_fails_keeps_its_note_and_says_so(systemctl: Path, capsys: pytest.CaptureFixture[str]) -> None:
