@@ -252,6 +252,30 @@ def test_so_it_is_with_a_crash(fleet: Fleet, host: Host, tmp_path: Path, step: s
     back(fleet, host, tmp_path, before, beside)
 
 
+def test_a_unit_that_stops_slowly_is_put_back_as_soon_as_its_start_waits(
+    fleet: Fleet, host: Host, tmp_path: Path
+) -> None:
+    """Whoever waits for its start would wait longer than an undo may take."""
+    before, beside, ran = kept(host), others(fleet), unit(host)["InvocationID"]
+    folder = f"/run/systemd/system/{layout.UNIT}.d"
+    host.run(["mkdir", "-p", folder])
+    host.run(["tee", f"{folder}/60-slow.conf"], stdin="[Service]\nTimeoutStopSec=150\nExecStop=/bin/sleep 100\n")
+    host.run(["systemctl", "daemon-reload"])
+    try:
+        with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
+            until_step(deed, "unit.stopping")
+            eventually(lambda: unit(host)["ActiveState"] == "deactivating", UP_TIMEOUT_S)
+            deed.kill()
+        done = recover(fleet, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert unit(host)["ActiveState"] == "deactivating"
+        eventually(lambda: unit(host)["InvocationID"] != ran and unit(host)["ActiveState"] == "active", 200.0)
+    finally:
+        host.run(["rm", "-f", f"{folder}/60-slow.conf"])
+        host.run(["systemctl", "daemon-reload"])
+    back(fleet, host, tmp_path, before, beside)
+
+
 def test_the_timer_alone_brings_units_and_settings_back(fleet: Fleet, host: Host, tmp_path: Path) -> None:
     before, beside = kept(host), others(fleet)
     with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
