@@ -19,6 +19,14 @@ def slips(entries: Sequence[GpuHost]) -> Iterator[tuple[int, str, str]]:
         for other in entries[:number]:
             for key, why in _slips(other, entry):
                 yield number, key, why
+        paused = {whole(unit) for unit in entry.pause}
+        for other in entries:
+            if key_of(other) == key_of(entry) and whole(other.unit) in paused:
+                yield (
+                    number,
+                    "pause",
+                    f"{whole(other.unit)} is the unit of '{other.name}' and serves",
+                )
 
 
 def _slips(first: GpuHost, second: GpuHost) -> Iterator[tuple[str, str]]:

@@ -578,6 +578,15 @@ def test_what_two_replicas_cannot_both_be(tmp_path: Path, second: str, said: str
     assert f"drill.yaml:8: targets.metal.hosts[1].{said}" in problem(tmp_path, text)
 
 
+@pytest.mark.parametrize("unit", ["vllm.service", "vllm"])
+def test_a_unit_that_serves_is_none_that_may_be_paused(tmp_path: Path, unit: str) -> None:
+    other = f"name: gpu-2, address: 10.0.0.7, user: drill, unit: vllm-2, port: 8001, pause: [{unit}]"
+    text = HOSTS.replace("ROUTER", "").replace(f"{{{ONE}}}", f"{{{ONE}}}\n      - {{{other}}}")
+    assert "drill.yaml:8: targets.metal.hosts[1].pause: vllm.service is the unit of 'gpu-1'" in problem(tmp_path, text)
+    elsewhere = text.replace("gpu-2, address: 10.0.0.7", "gpu-2, address: 10.0.0.8")
+    assert load(tmp_path, elsewhere).pick("metal").hosts[1].pause == (unit,)
+
+
 def test_replicas_of_one_machine_differ_in_name_unit_and_port(tmp_path: Path) -> None:
     other = ONE.replace("gpu-1", "gpu-2").replace("vllm.service", "vllm@2.5, port: 8001")
     text = HOSTS.replace("ROUTER", "").replace(f"{{{ONE}}}", f"{{{ONE}}}\n      - {{{other}}}")
