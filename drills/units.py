@@ -89,9 +89,9 @@ def parse_temperature(value: object) -> float:
 
 def parse_clocks(value: object) -> tuple[int, ...]:
     """Return lowest and highest MHz of a clock lock, `1410MHz` or `210-1410MHz`; nothing of `none`."""
-    match = re.fullmatch(r"(?:([0-9]{2,5})\s*-\s*)?([0-9]{2,5})\s*MHz", value.strip()) if isinstance(value, str) else None
     if value == "none":
         return ()
+    match = re.fullmatch(r"(?:([0-9]{2,5})\s*-\s*)?([0-9]{2,5})\s*MHz", value.strip() if isinstance(value, str) else "")
     if match is None:
         raise UnitError(f"{shown(value)} is no clock lock; write none, or for example 1410MHz or 210-1410MHz")
     low, high = int(match[1] or match[2]), int(match[2])

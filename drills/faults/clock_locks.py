@@ -7,20 +7,20 @@ it (`clocks` of a host), what a GPU shows may only agree with that, and who take
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from drills.access.gpu_clocks import LOW, SLACK_MHZ
 from drills.model import HasGpus, Json, Replica, Target
 
 Lock = tuple[int, ...]  # lowest and highest MHz, or nothing
-#: A busy GPU whose clock is below this share of the highest it may have, for no reason that it tells, seems to be locked.
+#: A busy GPU whose clock is below this share of what it may have, for no reason that it tells, seems to be locked.
 UNLOCKED: Final = 0.9
 
 
 def declared(target: Target, victims: Sequence[Replica]) -> dict[str, Lock]:
     """Return the lock of each GPU by UUID, as far as it is said."""
-    found = {victim: cast("HasGpus", target).clock_lock(victim.name) for victim in victims}
-    return {gpu: lock for victim, lock in found.items() if lock is not None for gpu in victim.gpus}
+    found = [(victim.gpus, cast("HasGpus", target).clock_lock(victim.name)) for victim in victims]
+    return {gpu: lock for gpus, lock in found if lock is not None for gpu in gpus}
 
 
 def of_victims(victims: Sequence[Replica], locks: Mapping[str, Lock]) -> Iterator[str]:
@@ -28,19 +28,21 @@ def of_victims(victims: Sequence[Replica], locks: Mapping[str, Lock]) -> Iterato
     for victim in victims:
         if any(gpu not in locks for gpu in victim.gpus):
             yield (
-                f"{victim.name}: a clock lock of its GPUs would be lost, and whether there is one nobody can read: write "
-                "`clocks: none` beside it under `hosts` in drill.yaml, or the lock that is set, `clocks: 1410MHz`"
+                f"{victim.name}: a clock lock of its GPUs would be lost, and whether there is one nobody can read: "
+                "write `clocks: none` beside it under `hosts` in drill.yaml, or the lock that is set, `clocks: 1410MHz`"
             )
 
 
 def of_gpu(uuid: str, gpu: Json, lock: Lock = ()) -> Iterator[str]:
-    """Say what the GPU shows that is at odds with that lock. An idle one shows nothing, nor one that tells no reason."""
-    clock, top, reasons = (gpu.get(key) for key in ("sm_clock_mhz", "sm_clock_max_mhz", "event_reasons"))
-    if None in (clock, top, reasons):
+    """Say what the GPU shows that is at odds with that lock; an idle one shows nothing."""
+    figures: list[Any] = [gpu.get(key) for key in ("sm_clock_mhz", "sm_clock_max_mhz", "event_reasons")]
+    if None in figures:
         return
+    clock, top, reasons = figures
     high = min([*lock[1:], top])
     if clock > high + SLACK_MHZ:
         yield f"GPU {uuid}: its clock is {clock} MHz, above its lock at {high} MHz: correct `clocks` in drill.yaml"
     elif clock < UNLOCKED * high and not reasons & LOW:
         why = f"its clock is {clock} of {high} MHz, and no clock event reason says why"
-        yield f"GPU {uuid}: {why}: a lock seems to be active already, and it is not the one that is declared, or none is"
+        said = f"one at {high} MHz is declared" if lock else "none is declared"
+        yield f"GPU {uuid}: {why}: a lock seems to be active already, and {said}"

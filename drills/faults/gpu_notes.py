@@ -163,9 +163,12 @@ def restore(python: str, base: str, uuid: str, gpu: Json, smi: Sequence[str], *,
         argv += ["--persistence", "1" if gpu["persistence"] else "0"]
     if gpu["power_limit_w"] is not None and gpu["power_default_w"] is not None:
         argv += ["--power-limit", f"{gpu['power_limit_w']:.2f}", "--default-limit", f"{gpu['power_default_w']:.2f}"]
+    if gpu.get("clock_lock"):  # the site's own
+        argv += ["--clocks", ",".join(map(str, gpu["clock_lock"]))]
     return [*argv, *(["--keep"] if keep else []), "--smi", *smi]
 
 
 def undo_step(python: str, base: str, uuid: str, gpu: Json, smi: Sequence[str]) -> Json:
-    """Return the undo step of a receipt that does so and removes the notes."""
-    return {"do": "run", "argv": restore(python, base, uuid, gpu, smi), "timeout_s": RESTORE_TIMEOUT_S}
+    """Return the undo step of a receipt that does so and removes the notes; one slow GPU does not keep the others."""
+    argv = restore(python, base, uuid, gpu, smi)
+    return {"do": "run", "argv": argv, "timeout_s": RESTORE_TIMEOUT_S, "beside": True}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from drills.faults import gpu_notes
+from drills.faults import clock_locks, gpu_notes
+from drills.faults.clock_locks import Lock
 from drills.model import Host, Json, Replica
 from drills.probes import gpu_host
 
@@ -57,8 +58,8 @@ def of_machine(now: Json) -> Iterator[str]:
         yield f"confidential computing is {word}: its keys would be lost with the reset"
 
 
-def of_gpu(uuid: str, now: Json) -> Iterator[str]:
-    """Say what is wrong with the GPU (an answer of `drills.probes.gpu`)."""
+def of_gpu(uuid: str, now: Json, lock: Lock = ()) -> Iterator[str]:
+    """Say what is wrong with the GPU (an answer of `drills.probes.gpu`); `lock` is the site's own of its clocks."""
     gpu = now["gpus"].get(uuid)
     if gpu is None:
         said = "; ".join(now["errors"]) or f"it has {', '.join(now['gpus']) or 'none'}"
@@ -81,6 +82,7 @@ def of_gpu(uuid: str, now: Json) -> Iterator[str]:
         yield f"GPU {uuid}: its processes cannot be listed, so MPS clients cannot be ruled out"
     elif clients:
         yield f"GPU {uuid}: is shared through MPS (pid {', '.join(map(str, clients))}): all clients would die"
+    yield from clock_locks.of_gpu(uuid, gpu, lock)
     yield from _trouble(uuid, gpu, now)
 
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from drills import receipts
 from drills.errors import DrillError, Refused, Stopped, UsageError
-from drills.faults import gpu_caps, gpu_preflight
+from drills.faults import clock_locks, gpu_caps, gpu_preflight
 from drills.faults.common import FaultParams, bystanders, how_for, receipt_of, refuse_others, untouched
 from drills.faults.gpu_caps import Cap
 from drills.model import Context, HasGpus, Json, Observation, Receipt, Replica, Restored, Target
@@ -37,11 +37,12 @@ def _some(share: float) -> float:
 
 @dataclass
 class _Survey:
-    """What was seen before the deed: reasons to refuse, hosts by name, clocks a GPU can be locked to by UUID."""
+    """What was seen before the deed: reasons to refuse, hosts by name, clocks a GPU can take, the site's lock."""
 
     refusals: list[str]
     hosts: dict[str, Json] = field(default_factory=dict)
     clocks_mhz: dict[str, list[int]] = field(default_factory=dict)
+    locks: dict[str, clock_locks.Lock] = field(default_factory=dict)
 
 
 class ThermalThrottle:
@@ -91,15 +92,19 @@ class ThermalThrottle:
     def _look_at(self, target: Target, host: str, victims: Sequence[Replica], found: _Survey) -> None:
         now = found.hosts[host] = gpu_host.look(target, host)
         uuids = [gpu for victim in victims for gpu in victim.gpus]
+        locks = clock_locks.declared(target, victims)
+        if self.how == "clocks":
+            found.refusals += clock_locks.of_victims(victims, locks)
         found.refusals += gpu_caps.of_machine(host, now)
         for uuid in uuids if now["source"] else ():
-            why = list(gpu_caps.of_gpu(uuid, now))
+            lock = found.locks[uuid] = locks.get(uuid, ())
+            why = list(gpu_caps.of_gpu(uuid, now, lock))
             if not why and self.how == "power":
                 why += gpu_caps.of_power(uuid, now["gpus"][uuid], self.params.to)
             elif not why:
                 clocks = gpu_caps.supported_mhz(target.host(host), _smi(target, host), uuid)
                 found.clocks_mhz[uuid] = clocks
-                why += gpu_caps.of_clocks(uuid, now["gpus"][uuid], clocks, self.params.to)
+                why += gpu_caps.of_clocks(uuid, now["gpus"][uuid], clocks, self.params.to, lock)
             found.refusals += why
         if now["source"]:
             found.refusals += gpu_preflight.of_unheld(gpu_host.holders(target, host, uuids), victims)
@@ -135,6 +140,7 @@ class ThermalThrottle:
             mhz=gpu_caps.clock_mhz(found.clocks_mhz[uuid], gpu["sm_clock_max_mhz"], to) if clocks else None,
             watts=None if clocks else gpu_caps.watts(gpu, to),
             prior={key: gpu[key] for key in gpu_caps.NOTED},
+            lock=list(found.locks[uuid]),
         )
 
     # ---- the deed ------------------------------------------------------------------------------------
@@ -154,7 +160,7 @@ class ThermalThrottle:
         """Refuse when a setting is another one by now: this is the last moment at which nothing was touched."""
         seen = {host: gpu_host.look(target, host) for host in {cap.host for cap in caps}}
         for cap in caps:
-            reasons = list(gpu_caps.of_gpu(cap.gpu, seen[cap.host]))
+            reasons = list(gpu_caps.of_gpu(cap.gpu, seen[cap.host], tuple(cap.lock)))
             gpu = seen[cap.host]["gpus"].get(cap.gpu)
             if gpu is not None and gpu["power_limit_w"] != cap.prior["power_limit_w"]:
                 was = cap.prior["power_limit_w"]
