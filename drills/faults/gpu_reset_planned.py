@@ -102,7 +102,10 @@ class PlannedReset:
             undo=(  # the last comes first: settings before pods, and the jobs tell of their resets until the end
                 *({"do": "job", "name": name, "namespace": namespace} for names in jobs.values() for name in names),
                 back,
-                *({"do": "run", "argv": command_of_settings(node, u, now["gpus"][u]), "timeout_s": 60} for u in uuids),
+                *(
+                    {"do": "run", "argv": command_of_settings(node, u, now["gpus"][u]), "timeout_s": 60, "beside": True}
+                    for u in uuids
+                ),
             ),
             deadline_s=max(deadline_s, self._timer_s(len(uuids), len(victims))),
             params=self.params,
