@@ -21,12 +21,8 @@ def slips(entries: Sequence[GpuHost]) -> Iterator[tuple[int, str, str]]:
                 yield number, key, why
         paused = {whole(unit) for unit in entry.pause}
         for other in entries:
-            if key_of(other) == key_of(entry) and whole(other.unit) in paused:
-                yield (
-                    number,
-                    "pause",
-                    f"{whole(other.unit)} is the unit of '{other.name}' and serves",
-                )
+            if key_of(other) == key_of(entry) and (unit := whole(other.unit)) in paused:
+                yield number, "pause", f"{unit} is the unit of '{other.name}', and serves"
 
 
 def _slips(first: GpuHost, second: GpuHost) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,6 @@ T = TypeVar("T")
 CUSTODY_DIR: Final = "/var/lib/drill"
 #: What a machine that runs shares with no other one: the boot of its kernel, and of containers on that one their pids.
 _IDENTITY: Final = ("sh", "-c", "cat /proc/sys/kernel/random/boot_id && readlink /proc/self/ns/pid")
-IDENTITY_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,9 @@ class Machine:
         return entry.address + (f" by {entry.jump.address}" if entry.jump else "")
 
     def identity(self) -> str:
-        """Return what no other machine answers, empty where it does not say. Connects."""
-        done = self.host.run(_IDENTITY, timeout_s=IDENTITY_TIMEOUT_S)
+        """Connect, and return what no other machine answers, empty where it does not say."""
+        self.host.list("/")
+        done = self.host.run(_IDENTITY, timeout_s=self.entries[0].timeouts.command)
         return done.out.strip() if done.rc == 0 else ""
 
 

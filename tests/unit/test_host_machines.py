@@ -35,10 +35,13 @@ class Host:
     def __init__(self, name: str, said: str | None, rc: int = 0) -> None:
         self.name, self.said, self.rc = name, said, rc
 
-    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
+    def list(self, path: str) -> list[str]:
         if self.said is None:
             raise Unreachable(f"{self.name}: does not answer")
-        return Completed(tuple(argv), self.rc, self.said, "")
+        return [path]
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: str | None = None) -> Completed:
+        return Completed(tuple(argv), self.rc, self.said or "", "")
 
 
 @pytest.fixture
