@@ -33,6 +33,16 @@ def of_victims(victims: Sequence[Replica], locks: Mapping[str, Lock]) -> Iterato
             )
 
 
+def of_applications(uuid: str, gpu: Json) -> Iterator[str]:
+    """Say whether application clocks are set, which can be read, and which a reset drops; few cards still have them."""
+    now_mhz, default_mhz = gpu.get("app_clock_mhz"), gpu.get("app_clock_default_mhz")
+    if None not in (now_mhz, default_mhz) and now_mhz != default_mhz:
+        yield (
+            f"GPU {uuid}: its application clocks are set to {now_mhz} MHz ({default_mhz} by default), which a reset "
+            f"would drop: take them off first, nvidia-smi -rac -i {uuid}"
+        )
+
+
 def of_gpu(uuid: str, gpu: Json, lock: Lock = ()) -> Iterator[str]:
     """Say what the GPU shows that is at odds with that lock; an idle one shows nothing."""
     figures: list[Any] = [gpu.get(key) for key in ("sm_clock_mhz", "sm_clock_max_mhz", "event_reasons")]

@@ -83,6 +83,7 @@ def of_gpu(uuid: str, now: Json, lock: Lock = ()) -> Iterator[str]:
     elif clients:
         yield f"GPU {uuid}: is shared through MPS (pid {', '.join(map(str, clients))}): all clients would die"
     yield from clock_locks.of_gpu(uuid, gpu, lock)
+    yield from clock_locks.of_applications(uuid, gpu)
     yield from _trouble(uuid, gpu, now)
 
 

@@ -40,7 +40,6 @@ class GpuReset:
     held: ClassVar[bool] = False
     effect: ClassVar[bool] = True
     on_node: ClassVar[bool] = True
-    warning: ClassVar[str] = "a reset may end in a GPU, or a machine, that needs a power cycle"
 
     class Params(FaultParams):
         """how: crash or planned (required), one value or one per kind of target; budget_timeout: for an eviction."""
@@ -61,6 +60,12 @@ class GpuReset:
             self._planned = UnitsReset(self)
         elif how == "planned":
             self._planned = PlannedReset(self.name, params.model_dump(), params.budget_timeout)
+
+    @property
+    def warning(self) -> str:
+        """Return what people must know before they run it."""
+        lost = "; a clock lock set on the node is lost, and nobody sets it again" if self.kind == "kubernetes" else ""
+        return f"a reset may end in a GPU, or a machine, that needs a power cycle{lost}"
 
     @property
     def unused(self) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def _gpu_problems(before: Json, after: Json) -> Sequence[str]:
     if after["recovery_action"] != "None":
         asked = after["recovery_action"] or "unknown"
         problems.append(f"recovery action is {asked}, not None")
-    same = ("mig", "fabric")
+    same = [name for name in ("mig", "fabric", "compute_mode", "ecc_mode") if name in before]
     problems += [f"{name} is {after[name]}, was {before[name]}" for name in same if after[name] != before[name]]
     rows = ("pending", "failure")
     problems += [f"row remapping: {r}" for r in rows if after["remapped"][r] and not before["remapped"][r]]

@@ -58,6 +58,11 @@ def test_a_healthy_gpu_held_by_its_own_replica_is_no_reason(on: Bench) -> None:
         ({"recovery_action": 2}, "asks for a recovery action already (Reboot)"),
         ({"recovery_action": None}, "does not tell the recovery action"),
         ({"fabric": "not_started"}, "NVLink fabric is not_started"),
+        ({"locked_clocks_mhz": [600, 600]}, "a lock seems to be active already, and none is declared"),
+        (
+            {"app_clock_mhz": 1410},
+            "its application clocks are set to 1410 MHz (1980 by default), which a reset would drop",
+        ),
         ({"lost": True}, "is lost"),
     ],
 )

@@ -69,6 +69,15 @@ def test_what_it_shows_must_agree_with_what_is_said(gpu: Json, lock: tuple[int, 
     assert (words in found[0]) if words else found == []
 
 
+@pytest.mark.parametrize(
+    ("now_mhz", "default_mhz", "refused"),
+    [(1410, 1980, True), (1980, 1980, False), (None, 1980, False), (1410, None, False)],
+)
+def test_application_clocks_that_a_reset_would_drop(now_mhz: Any, default_mhz: Any, refused: bool) -> None:
+    gpu = {"app_clock_mhz": now_mhz, "app_clock_default_mhz": default_mhz}
+    assert ["nvidia-smi -rac" in why for why in clock_locks.of_applications(UUID, gpu)] == [True] * refused
+
+
 @pytest.mark.parametrize(("mhz", "refused"), [(990, False), (1395, True), (1410, True)])
 def test_a_cap_that_the_sites_own_lock_has_already_is_none(mhz: int, refused: bool) -> None:
     found = list(gpu_caps.of_clocks(UUID, shows(1410, IDLE), [mhz], 0.8, (1410, 1410)))

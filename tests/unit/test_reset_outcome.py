@@ -65,6 +65,8 @@ def answer(**gpu: Any) -> Json:
         "recovery_action": "None",
         "mig": False,
         "fabric": "completed",
+        "compute_mode": "Default",
+        "ecc_mode": True,
         "remapped": {"pending": False, "failure": False},
         "xids": [],
     }
@@ -117,6 +119,8 @@ def test_a_gpu_that_did_not_come_back_is_lost() -> None:
         ({"recovery_action": None}, "recovery action is unknown"),
         ({"mig": True}, "mig is True"),
         ({"fabric": "not_started"}, "fabric is not_started"),
+        ({"compute_mode": "Prohibited"}, "compute_mode is Prohibited, was Default"),
+        ({"ecc_mode": False}, "ecc_mode is False, was True"),
         ({"remapped": {"pending": True, "failure": False}}, "row remapping: pending"),
         ({"xids": [{"at_s": 1.0, "xid": 79, "text": "off the bus"}]}, "new Xid 79"),
         ({"xids": [{"at_s": 1.0, "xid": 154, "text": "from 0x0 (None) to 0x2 (Node Reboot Required)"}]}, "new Xid 154"),
@@ -126,6 +130,12 @@ def test_what_is_not_as_before_is_a_problem(change: Json, words: str) -> None:
     found = verify("GPU-1", answer(), answer(uptime_s=1, **change), 3.0)
     assert len(found.problems) == 1
     assert words in found.problems[0]
+
+
+def test_what_an_older_receipt_does_not_tell_is_not_compared() -> None:
+    before = answer()
+    del before["gpus"]["GPU-1"]["ecc_mode"]
+    assert verify("GPU-1", before, answer(uptime_s=1, ecc_mode=False), 3.0).problems == ()
 
 
 def test_our_own_footprint_and_old_xids_are_no_problem() -> None:
