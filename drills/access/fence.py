@@ -21,8 +21,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
 
-#: Longer than a command of a deed may take.
-WAIT_S = 40.0
+#: Most commands of a deed end sooner; what does not is told, and the undo is tried again.
+WAIT_S = 20.0
 POLL_S = 0.02
 _NO_DEED: Mapping[str, str] = MappingProxyType({})
 _DEED: ContextVar[Mapping[str, str]] = ContextVar("deed", default=_NO_DEED)

@@ -212,7 +212,7 @@ def test_each_machine_has_its_part_and_its_timer(three: Three) -> None:
     assert left.receipt == receipt
     assert left.timer_state == "armed"
     parts = {name: sorted(p.name for p in (three.folder / name / "receipts").glob("*")) for name in three.hosts}
-    there = [f"{RUN}-0-noop.json", f"{RUN}-0-noop.timer.json"]
+    there = [f"{RUN}-0-noop.fence", f"{RUN}-0-noop.json", f"{RUN}-0-noop.timer.json"]
     assert parts == {"g1": there, "g2": [], "g3": there}
     with pytest.raises(Refused, match="not put back yet: noop on r-g1, r-g3"):
         three.custody().take(lock(), Clock())
