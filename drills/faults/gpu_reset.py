@@ -40,6 +40,7 @@ class GpuReset:
     held: ClassVar[bool] = False
     effect: ClassVar[bool] = True
     on_node: ClassVar[bool] = True
+    undo_s: ClassVar[float] = gpu_notes.RESTORE_TIMEOUT_S + gpu_reset_units.UNITS * gpu_reset_units.UNIT_S
 
     class Params(FaultParams):
         """how: crash or planned (required), one value or one per kind of target; budget_timeout: for an eviction."""

@@ -52,6 +52,7 @@ class ThermalThrottle:
     held: ClassVar[bool] = True
     effect: ClassVar[bool] = True
     proof_s: ClassVar[float] = PROOF_TIMEOUT_S
+    undo_s: ClassVar[float] = gpu_caps.UNDO_TIMEOUT_S
     emulates: ClassVar[str] = (
         "the clocks or the power of a GPU are capped by a setting; the chip is not hot, no thermal clock event reason "
         "is set, and what watches temperatures is not put to the test"
