@@ -260,6 +260,19 @@ def test_a_holder_that_comes_in_the_last_moment_is_seen(on: Bench, monkeypatch: 
     assert uptime_s(on) > 80000
 
 
+def test_a_clock_lock_of_the_sites_own_is_set_again(on: Bench) -> None:
+    on.site_lock_mhz = (210, 1410)
+    on.set(0, locked_clocks_mhz=[210, 1410])
+    drill = drilled(on)
+    assert drill.preflight() == []
+    drill.inject()
+    assert on.gpu(0)["locked_clocks_mhz"] == [210, 1410]  # before the replica is let in
+    on.set(0, locked_clocks_mhz=None)
+    assert drill.receipt is not None
+    assert drill.fault.revert(on, drill.receipt, drill.ctx) is Restored.CLEAN
+    assert on.gpu(0)["locked_clocks_mhz"] == [210, 1410]
+
+
 # ---- every documented end of a reset ---------------------------------------------------------------------
 
 

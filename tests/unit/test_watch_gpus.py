@@ -47,7 +47,7 @@ class Hosts:
     def control_host(self) -> Any:
         raise AssertionError("there is none on hosts")
 
-    host = facts = nvidia_smi = gpu_device = control_host
+    host = facts = nvidia_smi = gpu_device = clock_lock = control_host
 
 
 def jobs(target: Hosts) -> tuple[Watch, list[Job]]:
