@@ -82,21 +82,26 @@ def shut(spec: Path, timeout_s: float = WAIT_S) -> str | None:
         with suppress(FileNotFoundError):  # it was shut before, or there never was one
             _open_file(spec).rename(_shut_file(spec))
         fd = os.open(_shut_file(spec), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            over = _is_over(fd, time.monotonic() + timeout_s)
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except OSError as error:  # the undo goes on without
         return f"{_open_file(spec)}: cannot be shut: {error.strerror}"
-    deadline = time.monotonic() + timeout_s
-    try:
-        while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return None
-            if time.monotonic() > deadline:
-                return "an order of the fault is still being carried out; what it does is not undone"
+    return None if over else "an order of the fault is still being carried out; what it does is not undone"
+
+
+def _is_over(fd: int, deadline_mono: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline_mono:
+                return False
             time.sleep(POLL_S)
-    finally:
-        os.close(fd)
 
 
 def _is(fd: int, path: Path) -> bool:

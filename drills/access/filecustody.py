@@ -184,7 +184,7 @@ class FileCustody:
 
     def _discard(self, receipt: Receipt) -> None:
         base = self.receipt_file(receipt).removesuffix(".json")
-        for suffix in ("json", "timer.json", "disarm", "hold", "fence", "shut"):
+        for suffix in ("timer.json", "disarm", "hold", "fence", "shut", "json"):  # found as long as anything is there
             self.host.remove(f"{base}.{suffix}")
 
     def _timer(self, spec: str) -> Json:

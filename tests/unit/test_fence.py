@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -206,6 +207,51 @@ def test_a_receipt_that_has_no_fence_is_undone_all_the_same(custody: FileCustody
     """The host lost its part, or was booted with an empty folder."""
     assert custody.undo(RECEIPT) == (Restored.CLEAN, [])
     assert not lost(custody, lambda host: host.write(str(tmp_path / "marker"), "")).mend()["ok"]
+
+
+def test_a_fence_that_cannot_be_shut_keeps_no_step_from_its_undo(
+    custody: FileCustody, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (marker := tmp_path / "marker").touch()
+    receipt = replace(RECEIPT, undo=({"do": "remove", "path": str(marker)},))
+    custody.arm(receipt)
+
+    def without_locks(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    said = ontarget.undo(Path(custody.receipt_file(receipt)))
+    assert (said["ok"], said["steps"][-1]["error"].endswith("cannot be shut: No locks available")) == (False, True)
+    assert not marker.exists()
+    assert not lost(custody, lambda host: host.write(str(marker), "")).mend()["ok"]
+    assert not marker.exists()
+
+
+def test_a_driver_that_dies_while_it_takes_a_receipt_away_leaves_one_that_is_found(
+    custody: FileCustody, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what lies beside it would lie there for ever."""
+    custody.arm(RECEIPT)
+    assert custody.undo(RECEIPT)[0] is Restored.CLEAN
+    removed: list[str] = []
+
+    def dies_after(calls: int) -> Callable[[str], None]:
+        def remove(path: str) -> None:
+            if len(removed) == calls:
+                raise ZeroDivisionError
+            removed.append(path)
+            Path(path).unlink(missing_ok=True)
+
+        return remove
+
+    for calls in range(6):
+        removed.clear()
+        with monkeypatch.context() as dying, suppress(ZeroDivisionError):
+            dying.setattr(custody.host, "remove", dies_after(calls))
+            custody.disarm(RECEIPT)
+        assert [one.receipt.id for one in custody.found().outstanding] == [RECEIPT.id]
+    assert custody.disarm(RECEIPT)
+    assert custody.host.list(f"{custody.state_dir}/receipts") == []
 
 
 def test_the_lock_of_an_order_ends_with_it(custody: FileCustody) -> None:
