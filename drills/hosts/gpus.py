@@ -56,7 +56,8 @@ class MachineGpus:
             pass
         said = " ".join((done.out + done.err).split())[-TEXT_LIMIT:] or "nothing"
         why = f"no answer within {QUERY_TIMEOUT_S:.0f} s" if done.timed_out else f"status {done.rc}: {said}"
-        raise DrillError(f"{self.host.name}: which GPUs it has: {SMI} -q -x: {why}")
+        without = "mend that, or list the GPUs of each entry (`gpus: []` for none)"
+        raise DrillError(f"{self.host.name}: which GPUs it has: {SMI} -q -x: {why}; {without}")
 
     def held_by(self, main: Process, engine: Process) -> tuple[str, ...]:
         """Return the GPUs that a server or a process below it has open, as they were when that was first seen.
