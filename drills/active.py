@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from drills import receipts
+from drills.access import fence
 from drills.clock import Clock
 from drills.errors import DrillError, Stopped, Unreachable
 from drills.model import Context, CountsSwallowed, Fault, Json, Observation, Receipt, Replica, Restored, Target
@@ -70,7 +71,8 @@ class ActiveFaults:
         if self.context.stopping():
             raise Stopped("right before the deed, nothing was touched")
         self.tell("inject.begin", {"receipt": receipt.id, "fault": fault.name})
-        fault.inject(self.target, receipt, self._telling())
+        with fence.deed(self._receipt_files(receipt, armed)):
+            fault.inject(self.target, receipt, self._telling())
         self.tell("inject.end", {"receipt": receipt.id})
         if self.context.stopping():  # the way back first; a stopped run proves nothing anyway
             raise Stopped("right after the deed")
@@ -78,6 +80,11 @@ class ActiveFaults:
         self._proof("proof.on", fault, receipt, seen)
         if not fault.held:
             self._revert(fault, receipt)
+
+    def _receipt_files(self, receipt: Receipt, armed: Json) -> dict[str, str]:
+        """Return where its parts lie on the machines that have one: what is done there belongs to it."""
+        names = (*armed.get("hosts", ()), *armed.get("nodes", ()))
+        return {name: f"{self.target.receipts_dir_of(name)}/{receipt.id}.json" for name in names}
 
     def job(self) -> Job:
         """Return the probe that writes down what the faults that are on have swallowed so far."""

@@ -49,11 +49,16 @@ def parse(text: str, where: str, remove: str) -> Lock:
     except ValueError:
         why = "it is no JSON"
     if why:
-        raise LockUnreadable(
-            f"{where}: is no lock that can be read ({why}), so nobody can tell whether a run drills this target; "
-            f"when none does: {remove}; then `drill recover`"
-        )
+        raise unreadable(where, why, remove)
     return Lock(**{key: said[key] for key in _SHAPE})
+
+
+def unreadable(where: str, why: str, remove: str) -> LockUnreadable:
+    """Return what is raised where something lies there that is no lock."""
+    return LockUnreadable(
+        f"{where}: is no lock that can be read ({why}), so nobody can tell whether a run drills this target; "
+        f"when none does: {remove}; then `drill recover`"
+    )
 
 
 def dead(lock: Lock, clock: Clock) -> bool:

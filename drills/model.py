@@ -158,7 +158,6 @@ class Target(Protocol):
     kind: str  # lab | kubernetes | hosts
     sla: Sla
     custody: Custody  # who drills it, and what must be put back there
-    state_dir: str  # on the control host: what faults write there
     endpoint: str  # where users send requests, with /v1
     model: str
     fallback_models: tuple[str, ...]
@@ -176,6 +175,12 @@ class Target(Protocol):
 
     def host(self, name: str) -> Host:
         """Return the host of that name."""
+
+    def state_dir_of(self, host: str) -> str:
+        """Return the folder on that host in which drills keep what they write there."""
+
+    def receipts_dir_of(self, host: str) -> str:
+        """Return the folder on that host in which a receipt lies for as long as it is not put back."""
 
     def facts(self) -> Json:
         """Return what the header of the journal should know: versions, addresses, notes."""
@@ -301,6 +306,12 @@ class HasGpus(Protocol):
 
     def gpu_device(self, uuid: str) -> str:
         """Return the device file of the GPU (a holder is a process that has it open)."""
+
+    def clock_lock(self, replica: str) -> tuple[int, ...] | None:
+        """Return what the site itself has locked the clocks of that replica's GPUs to, lowest and highest MHz.
+
+        () where it has locked none; None where nobody has said, and nobody can read it.
+        """
 
 
 @runtime_checkable

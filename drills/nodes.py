@@ -6,9 +6,12 @@ A node of a cluster is cordoned and resets by a job; a host with a service manag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from drills.model import Host, Json, Replica
+
+#: A unit that may take longer to stop is not stopped for a drill.
+STOP_TIMEOUT_S: Final = 300.0
 
 
 class GpuNode(Protocol):
@@ -94,6 +97,9 @@ class UnitHost(Protocol):
 
     def refusals(self, victims: Sequence[Replica], *, stop: bool) -> list[str]:
         """Return why these replicas cannot be stopped (else: crashed) and come back, a sentence each. Reads only."""
+
+    def stay_down(self, victims: Sequence[Replica], deed: str) -> list[str]:
+        """Return which of them nobody starts again after a "kill", a sentence each. Reads only."""
 
     def survey(self) -> Json:
         """Return which GPUs there are and who holds them (`drills.access.gpunodes`)."""

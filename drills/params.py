@@ -80,6 +80,10 @@ Temperature = Annotated[
     Field(gt=0, le=units.TEMPERATURE_MAX_C, allow_inf_nan=False),
     _text(r"^[0-9]+(\.[0-9]+)? *C$", "90C"),
 ]
+#: `none`, `1410MHz`, `210-1410MHz` → a clock lock as () or (lowest, highest) MHz.
+Clocks = Annotated[
+    tuple[int, ...], BeforeValidator(units.parse_clocks), _text(r"^none$|^([0-9]+ *- *)?[0-9]+ *MHz$", "1410MHz")
+]
 #: A plain number from 0.01 to below 1.
 Quantile = Annotated[
     float,

@@ -140,7 +140,7 @@ def make_plan(
     _provable(plan)
     notes = (*why, *_judgeable(plan), *_guarded(plan), *_ask_the_checks(plan))
     plan = replace(plan, notes=notes)
-    return replace(plan, steps=sentences(_as_written(plan)))
+    return replace(plan, steps=sentences(_as_written(plan), proxies=target.brings_proxies(one.fault for one in faults)))
 
 
 def load_json(plan: Plan, *, records: str, cpu: int | None = None) -> Json:
@@ -199,7 +199,7 @@ def _as_written(plan: Plan) -> Json:
     if plan.target.hosts:
         shown = ("name", "address", "unit", "port")
         content["target"]["hosts"] = [{key: getattr(host, key) for key in shown} for host in plan.target.hosts]
-        content["target"] |= {"ledger": plan.target.ledger, "router_addresses": plan.target.router_addresses}
+        content["target"]["router_addresses"] = plan.target.router_addresses
     for items, place in ((experiment.faults, "faults"), (experiment.guards, "guards"), (experiment.checks, "checks")):
         for entry, item in zip(content["experiment"][place], items, strict=True):
             written = value_at(experiment.document.data, item.key)

@@ -57,9 +57,9 @@ class LedgerProxies:
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Note what stands in their networks, and write down how the proxies will be taken away."""
         tag = receipt.removesuffix(f"-{self.name}")
-        lies = f"receipts/{receipt}.json"  # on each machine; without it nothing is put up any more
         aimed = _bringing(target).aim_proxies(victims, f"{tag}p")
-        spots = [spot | {"receipt": f"{spot['state_dir']}/{lies}"} for spot in aimed]
+        # On each machine; without it nothing is put up any more.
+        spots = [spot | {"receipt": f"{target.receipts_dir_of(spot['node'])}/{receipt}.json"} for spot in aimed]
         undo, prior = _bringing(target).undo_of_proxies(spots), {"spots": spots}
         return receipt_of(
             self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo

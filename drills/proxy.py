@@ -4,8 +4,8 @@
 
 What a client sees through it is what it would see without it: bytes are passed on as they come, refused and RST
 stay RST (never a status), FIN stays FIN. A client that goes away, also by half-closing, takes its upstream
-connection with it, so that the engine aborts. The one exception is chosen on the command line: `--health honest`
-answers GET /health by a real one-token completion.
+connection with it, so that the engine aborts. What differs is chosen on the command line: `--health honest` answers
+GET /health by a real one-token completion, and with `--let-in` who comes from another address is reset at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -54,6 +54,7 @@ class Options:
     only: str = ""  # faults touch requests of paths that begin so, and no other
     lives: Path | None = None  # it drains and ends once this file is gone
     seen: tuple[Path, str] | None = None  # a list of recent addresses, and the one to keep in it
+    let_in: Sequence[str] = ()  # addresses whose connections are taken, all others are reset; none: everybody's
 
 
 class Proxy:
@@ -124,10 +125,13 @@ class Proxy:
         for link in list(self.links):
             link.faults_changed()
 
-    def came_from(self, peer: Address | None) -> None:
-        """Note a client's address."""
+    def lets_in(self, peer: Address | None) -> bool:
+        """Whether a client may come in, by its address, which is noted then."""
+        if self.options.let_in and (peer is None or peer[0] not in self.options.let_in):
+            return False
         if peer and len(self.clients) < CLIENTS_KEPT:
             self.clients.add(peer[0])
+        return True
 
     def status(self) -> Json:
         """Return what GET /status shows."""
@@ -203,6 +207,7 @@ def parse_options(argv: list[str] | None = None) -> Options:
     parser.add_argument("--only", default="", metavar="PATH", help="faults touch requests of paths that begin so")
     parser.add_argument("--while", dest="lives", type=Path, metavar="FILE", help="drain and end once it is gone")
     parser.add_argument("--seen", type=_parse_seen, metavar="FILE@ADDRESS", help="of xt_recent: say that we are alive")
+    parser.add_argument("--let-in", action="append", default=[], metavar="ADDRESS", help="reset who comes from others")
     options = Options(**vars(parser.parse_args(argv)))
     if options.health == "honest" and not options.model:
         parser.error("--health honest needs --model")

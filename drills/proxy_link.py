@@ -100,8 +100,10 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connect to the replica; no byte is passed on before that."""
         self.client = cast(asyncio.Transport, transport)
+        if not self.proxy.lets_in(transport.get_extra_info("peername")):
+            self.reset("refused")
+            return
         self.proxy.links.add(self)
-        self.proxy.came_from(transport.get_extra_info("peername"))
         self.connecting = self.proxy.loop.create_task(self._connect())
 
     async def _connect(self) -> None:

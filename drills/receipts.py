@@ -80,7 +80,7 @@ _TABLE: Final = {"netns?": {"pid": is_pid, "start": is_start, "inode": is_count}
 STEPS: Final[dict[str, dict[str, Any]]] = {
     "remove": {"path": is_word},
     "signal": {"pid": is_pid, "start": is_start, "signal": _signal, "once_gone?": _PROCESS},
-    "run": {"argv": [is_text], "timeout_s?": _seconds},
+    "run": {"argv": [is_text], "timeout_s?": _seconds, "beside?": is_bool},
     "write": {"path": is_word, "text": is_text, "ours": is_text},
     "unrule": {**_TABLE, "rule": [is_text]},
     "unchain": _TABLE,

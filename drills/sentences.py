@@ -6,16 +6,15 @@ from drills.model import Json
 from drills.units import format_duration, format_rate, format_share
 
 
-def sentences(plan: Json) -> tuple[str, ...]:
-    """Return the steps of a plan, one sentence each, without run id and seed."""
-    proxies = _brings_proxies(plan)
+def sentences(plan: Json, *, proxies: bool) -> tuple[str, ...]:
+    """Return the steps of a plan, one sentence each, without run id and seed; `proxies`: some are put up."""
     return (
         *_about(plan),
         "take the lock of the target; refuse while another run holds it or left something to put back",
         *_production(plan["target"]),
         "preflight: read only; refuse on limits, too little headroom, others at work, or an alert that fires already",
         "gate: every replica must answer a completion of its own",
-        *(["ledger proxies in front of the engines: prove them, reset connections from before"] if proxies else []),
+        *([_proxies(plan["target"])] if proxies else []),
         f"load on: {_load(plan)}",
         f"warmup for {_s(plan['phases']['warmup_s'])}",
         f"baseline for {_s(plan['phases']['baseline_s'])}: about {_n(plan, 'baseline')} requests to compare with",
@@ -28,12 +27,10 @@ def sentences(plan: Json) -> tuple[str, ...]:
     )
 
 
-def _brings_proxies(plan: Json) -> bool:
-    """Whether the run puts ledger proxies up: everywhere but in a lab, where the target or a fault asks for them."""
-    target = plan["target"]
-    asked = target.get("ledger") or (target.get("kubernetes") or {}).get("ledger")
-    late = any(fault["fault"] == "upstream-delay" for fault in plan["experiment"]["faults"])
-    return target["kind"] in ("kubernetes", "hosts") and (late or bool(asked))
+def _proxies(target: Json) -> str:
+    """Say what is put up, and what it does to connections; on hosts to the router's alone."""
+    what, whose = ("", "") if target["kind"] != "hosts" else (", for what the router sends", "its ")
+    return f"ledger proxies in front of the engines{what}: prove them, reset {whose}connections from before"
 
 
 def _about(plan: Json) -> list[str]:

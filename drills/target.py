@@ -6,7 +6,7 @@ a literal one is refused and never shown. Touches no network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,8 +14,9 @@ from typing import Final
 from drills import yamlfile
 from drills.alerttimes import AlertTimes
 from drills.errors import UsageError, nearest
+from drills.hosts import declared
 from drills.lab.config import SLA, LabConfig
-from drills.model import Json, Sla
+from drills.model import Fault, Json, Sla
 from drills.targetfile import (
     Alertmanager,
     Automation,
@@ -129,6 +130,11 @@ class TargetSpec:
         if self.kind == "hosts" and self.router_addresses:
             found |= {"HasNetwork", "HasProxies"}
         return frozenset(found)
+
+    def brings_proxies(self, faults: Iterable[Fault]) -> bool:
+        """Whether a run puts ledger proxies up: the file asks for them, or a fault needs them; a lab has its own."""
+        asked = self.ledger or bool(self.kubernetes and self.kubernetes.ledger)
+        return self.kind != LAB and (asked or any("HasProxies" in fault.needs() for fault in faults))
 
     def service_labels(self) -> dict[str, str]:
         """Return labels of which an alert of this service, if it has them, has these values."""
@@ -274,6 +280,8 @@ def _spec(document: Document, name: str) -> TargetSpec:
     _refuse(document, file, key, _LAB_ONLY, "is for the lab only; remove it")
     _can_be_kept(document, file, key)
     _router_fits(document, file, key)
+    for number, word, why in declared.slips(file.hosts):
+        raise document.problem((*key, "hosts", number, word), why)
     return _declared(document, file, key, _kind(document, file, key), name)
 
 

@@ -15,7 +15,8 @@ from pydantic_core import PydanticCustomError
 from drills import windows
 from drills.errors import UsageError
 from drills.model import Bound
-from drills.params import Duration, DurationOrZero, Line, Params, Rate, Share, Temperature
+from drills.params import Clocks, Duration, DurationOrZero, Line, Params, Rate, Share, Temperature
+from drills.unitnames import is_service, is_unit
 from drills.units import QUANTILE_MIN, parse_duration, shown
 from drills.validate import SECRET
 
@@ -106,6 +107,18 @@ def _address(value: Any) -> Any:
     return value
 
 
+def _unit(value: str) -> str:
+    if not is_unit(value):
+        raise ValueError(f"{shown(value)} is not the name of a unit; write for example vllm.service")
+    return value
+
+
+def _service(value: str) -> str:
+    if not is_service(value):
+        raise ValueError(f"{shown(value)} is not the name of a service; write for example vllm.service")
+    return value
+
+
 def _ipv4(value: str) -> str:
     try:
         return str(ipaddress.IPv4Address(value))
@@ -131,6 +144,7 @@ Url = Annotated[str, BeforeValidator(_url)]
 KeyPath = Annotated[str, BeforeValidator(_path)]
 FolderPath = Annotated[str, BeforeValidator(_folder)]
 Address = Annotated[str, BeforeValidator(_address)]
+UnitName = Annotated[Line, AfterValidator(_unit)]
 QuantileBound = Annotated[Bound, BeforeValidator(_bound)]
 
 
@@ -212,7 +226,7 @@ class GpuHost(Params):
     address: Address
     user: Line
     key: KeyPath | None = None  # None: a key of the SSH agent
-    unit: Line
+    unit: Annotated[Line, AfterValidator(_service)]
     role: Literal["primary", "fallback"] = "primary"
     port: Port = 8000
     ssh_port: Port = 22
@@ -222,7 +236,8 @@ class GpuHost(Params):
     state_dir: FolderPath = "/var/lib/drill"
     timeouts: SshTimeouts = SshTimeouts()
     gpus: Literal["all"] | tuple[Line, ...] = "all"
-    pause: tuple[Line, ...] = ()  # units that hold GPUs, serve nobody, and may be stopped while one is reset
+    clocks: Clocks | None = None  # the lock that the site itself has set on these GPUs; None: nobody said
+    pause: tuple[UnitName, ...] = ()  # units that hold GPUs, serve nobody, and may be stopped while one is reset
 
 
 class Router(Params):

@@ -1,6 +1,6 @@
-"""Quantities as people write them: `30s`, `20/s`, `10%`, `512MiB`, `90C`. A bare number is refused.
+"""Quantities as people write them: `30s`, `20/s`, `10%`, `512MiB`, `90C`, `1410MHz`. A bare number is refused.
 
-Every parser returns a plain number (seconds, per second, share 0..1, bytes, degrees Celsius) and raises UnitError,
+Every parser returns a plain number (seconds, per second, share 0..1, bytes, degrees Celsius, MHz) and raises UnitError,
 whose one-line text names the value and what to write instead.
 """
 
@@ -85,6 +85,19 @@ def parse_temperature(value: object) -> float:
     """Return degrees Celsius of `90C`, above 0."""
     number = _parse(value, "temperature", "90C", "", TEMPERATURE_UNITS)
     return _bounded(value, "temperature", number, TEMPERATURE_MAX_C, "150C", zero=False)
+
+
+def parse_clocks(value: object) -> tuple[int, ...]:
+    """Return lowest and highest MHz of a clock lock, `1410MHz` or `210-1410MHz`; nothing of `none`."""
+    if value == "none":
+        return ()
+    match = re.fullmatch(r"(?:([0-9]{2,5})\s*-\s*)?([0-9]{2,5})\s*MHz", value.strip() if isinstance(value, str) else "")
+    if match is None:
+        raise UnitError(f"{shown(value)} is no clock lock; write none, or for example 1410MHz or 210-1410MHz")
+    low, high = int(match[1] or match[2]), int(match[2])
+    if not 0 < low <= high:
+        raise UnitError(f"clock lock {shown(value)} begins above its end, or at 0")
+    return low, high
 
 
 def format_duration(seconds: float) -> str:

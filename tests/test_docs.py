@@ -291,10 +291,10 @@ def test_quantities_are_read_as_written() -> None:
         "percentage": units.parse_share,
         "quantile": units.parse_quantile,
         "temperature": units.parse_temperature,
+        "clock lock": units.parse_clocks,
     }
-    table = rows(sections(EXPERIMENTS)["Quantities"])
-    assert [what for what, *_ in table] == list(parsers)
-    for what, good, bad in table:
+    for (what, good, bad), known in zip(rows(sections(EXPERIMENTS)["Quantities"]), parsers, strict=True):
+        assert what == known
         for text in re.findall(r"`([^`]+)`", good):
             parsers[what](YAML(typ="safe").load(text))
         for text in re.findall(r"`([^`]+)`", bad):

@@ -1,7 +1,7 @@
 """Custody as files on a host: the lock, the receipts beside their timers, the stop button.
 
 <state>/lock/lock.json       who drills, changed only under the kernel's lock of lock.json.mutex
-<state>/receipts/<id>.json   with <id>.timer.json, which its timer (`drills.access.ontarget`) writes
+<state>/receipts/<id>.json   with <id>.timer.json, which its timer (`drills.access.ontarget`) writes, and its fence
 <state>/stop/<run>           who asked that run to stop
 """
 
@@ -11,11 +11,14 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 
 from drills import lock as locks
 from drills.access.local import TEMPORARY
+from drills.access.remote import FailedThere
 from drills.clock import Clock
 from drills.custody import Found, Lock, LockLost, LockUnreadable, Outstanding, Unreadable, timer_of
 from drills.errors import Refused
@@ -23,7 +26,10 @@ from drills.model import Host, Json, Receipt, Restored
 from drills.receipts import Damaged, manual, parse, to_json, unreadable
 
 COMMAND_TIMEOUT_S = 15.0
+#: Of an undo beside its steps: to shut the fence, to let go of what is held, to start.
 UNDO_TIMEOUT_S = 60.0
+#: Of a step that does not say how long it may take.
+STEP_TIMEOUT_S = 20.0
 LOCK_TIMEOUT_S = 10.0
 WATCHING = ("armed", "released")
 
@@ -69,11 +75,10 @@ class FileCustody:
 
     def release(self, run: str) -> None:
         """Let the lock go if that run holds it."""
-        text = self._lock_text()
-        try:
+        text, held = None, None
+        with suppress(LockUnreadable):  # for people to find out whose it is
+            text = self._lock_text()
             held = self._lock(text)
-        except LockUnreadable:  # for people to find out whose it is
-            held = None
         if held is not None and held.run == run:
             self._swap(text or "", "", run)
         else:  # of a driver that died while it took the lock
@@ -84,7 +89,11 @@ class FileCustody:
         return f"{self.state_dir}/lock/lock.json" + (f".{run}" if run else "")
 
     def _lock_text(self) -> str | None:
-        return self.host.read(self._lock_file())
+        path = self._lock_file()
+        try:
+            return self._read(path)
+        except Damaged as error:
+            raise locks.unreadable(path, str(error), self._removal(path)) from None
 
     def _swap(self, before: str, after: str, run: str) -> bool:
         """Change the lock from one text to another ("": nobody holds it), unless it is another one by now.
@@ -119,11 +128,23 @@ class FileCustody:
     def _one(self, name: str) -> Outstanding | Unreadable | None:
         path = f"{self._receipts()}/{name}.json"
         try:
-            text = self.host.read(path)
+            text = self._read(path)
             return None if text is None else Outstanding(parse(text, name), self._timer(path))
-        except (Damaged, OSError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            return unreadable(name, path, why, shlex.join(["rm", "-r" if self.host.list(path) else "-f", path]))
+        except Damaged as error:
+            return unreadable(name, path, error, self._removal(path))
+
+    def _removal(self, path: str) -> str:
+        """Return the command that takes away what lies there."""
+        return shlex.join(["rm", "-r" if self.host.list(path) else "-f", path])
+
+    def _read(self, path: str) -> str | None:
+        """Return a file's text, None when it is not there. Raises Damaged for what is no file, on any machine."""
+        try:
+            return self.host.read(path)
+        except OSError as error:
+            raise Damaged(str(error.strerror)) from None
+        except FailedThere as error:
+            raise Damaged(str(error)) from None
 
     def _receipts(self) -> str:
         return f"{self.state_dir}/receipts"
@@ -144,7 +165,7 @@ class FileCustody:
         spec, text = self.receipt_file(receipt), json.dumps(to_json(receipt))
         if self.host.read(spec) != text:  # the journal outlived the target's copy, or that one is damaged
             self.host.write(spec, text)
-        answer = self._ontarget("undo", spec, UNDO_TIMEOUT_S)
+        answer = self._ontarget("undo", spec, UNDO_TIMEOUT_S + _longest_s(receipt.undo))
         if answer.get("ok"):
             return Restored.CLEAN, []
         failed = [s for s in answer.get("steps", receipt.undo) if not s.get("ok")]
@@ -163,8 +184,8 @@ class FileCustody:
 
     def _discard(self, receipt: Receipt) -> None:
         base = self.receipt_file(receipt).removesuffix(".json")
-        for name in (f"{base}.json", f"{base}.timer.json", f"{base}.disarm", f"{base}.hold"):
-            self.host.remove(name)
+        for suffix in ("timer.json", "disarm", "hold", "fence", "shut", "json"):  # found as long as anything is there
+            self.host.remove(f"{base}.{suffix}")
 
     def _timer(self, spec: str) -> Json:
         """Return what the timer last said; one that says it watches and does not run any more is dead."""
@@ -176,8 +197,8 @@ class FileCustody:
 
     def _said(self, spec: str) -> Json:
         try:
-            return timer_of(self.host.read(f"{spec.removesuffix('.json')}.timer.json"))
-        except OSError:
+            return timer_of(self._read(f"{spec.removesuffix('.json')}.timer.json"))
+        except Damaged:
             return {"state": "unreadable"}
 
     def _watches(self, said: Json) -> bool:
@@ -227,3 +248,12 @@ class FileCustody:
                 writer = WRITER.match(name)
                 if writer and not self.host.alive(int(writer[1]), int(writer[2])):
                     self.host.remove(f"{folder}/{name}")
+
+
+def _longest_s(undo: Sequence[Json]) -> float:
+    """Return how long these steps may take, each in its own time; those that go beside each other take it together."""
+    longest = 0.0
+    for beside, some in groupby(undo, key=lambda step: step.get("beside") is True):
+        times = [float(step.get("timeout_s", STEP_TIMEOUT_S)) for step in some]
+        longest += max(times) if beside else sum(times)
+    return longest

@@ -1,12 +1,12 @@
 """Put back what a drill capped at a GPU, its clocks or its power; runs on the target, may run twice.
 
-    gpu_clocks --note NOTE --uuid UUID --cap-mhz MHZ --smi COMMAND
+    gpu_clocks --note NOTE --uuid UUID --cap-mhz MHZ [--clocks LOW,HIGH] --smi COMMAND
     gpu_clocks --note NOTE --uuid UUID --cap-w W --prior-w W [--default-w W] --smi COMMAND
 
 NOTE is written before the setting is changed, and removed once it is back: without it nothing was changed and nothing
-is done. A clock lock is taken off, for there was none before. A power limit is set to what it was while it is
-the drill's, or the default that a reset made of it; one that somebody else set meanwhile is theirs. Either is read
-back. Standard library only.
+is done. A clock lock is taken off, or set to the site's own, LOW,HIGH MHz, where it had one. A power limit is set to
+what it was while it is the drill's, or the default that a reset made of it; one that somebody else set meanwhile is
+theirs. Either is read back. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from drills.access.gpu_restore import Problem, run_smi
+from drills.access.gpu_restore import Problem, lock_clocks, run_smi
 
 SLACK_MHZ = 30  # a card takes the nearest step of its own
 SLACK_W = 0.01
@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--note", required=True)
     parser.add_argument("--uuid", required=True)
     parser.add_argument("--cap-mhz", type=int)
+    parser.add_argument("--clocks")
     parser.add_argument("--cap-w", type=float)
     parser.add_argument("--prior-w", type=float)
     parser.add_argument("--default-w", type=float)
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         if asked.cap_mhz is not None:
-            _unlock(asked.smi, asked.uuid, asked.cap_mhz)
+            _unlock(asked.smi, asked.uuid, asked.cap_mhz, asked.clocks)
         else:
             _uncap(asked)
     except Problem as problem:
@@ -52,16 +53,20 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _unlock(smi: list[str], uuid: str, cap_mhz: int) -> None:
-    """Take the lock off, and see the clock above it, or low for a reason of its own."""
-    run_smi(smi, "-rgc", "-i", uuid)
+def _unlock(smi: list[str], uuid: str, cap_mhz: int, lock: str | None) -> None:
+    """Take the lock off, or set the one that was there; see the clock above ours, or low for a reason of its own."""
+    if lock is None:
+        run_smi(smi, "-rgc", "-i", uuid)
+    else:
+        lock_clocks(smi, uuid, lock)
+    again = f"nvidia-smi {'-rgc' if lock is None else f'-lgc {lock}'} -i {uuid}"
     deadline = time.monotonic() + VERIFY_S
     while True:
         clock_mhz, reasons = _clock(smi, uuid)
         if clock_mhz > cap_mhz + SLACK_MHZ or reasons & LOW:
             return
         if time.monotonic() > deadline:
-            raise Problem(f"its clock stays at {clock_mhz} MHz, though the lock is off: nvidia-smi -rgc -i {uuid}")
+            raise Problem(f"its clock stays at {clock_mhz} MHz, though our lock is off: {again}")
         time.sleep(POLL_S)
 
 

@@ -1,9 +1,11 @@
 """Put back the settings of a GPU that a reset dropped; runs on the target, may run twice.
 
-    gpu_restore --base BASE --uuid UUID [--persistence 0|1] [--power-limit W --default-limit W] [--keep] --smi COMMAND
+    gpu_restore --base BASE --uuid UUID [--persistence 0|1] [--power-limit W --default-limit W] [--clocks LOW,HIGH]
+                [--keep] --smi COMMAND
 
 It first waits for a reset that is still under way (it never ends one, never starts one). A setting is changed only
-while it carries what the reset made of it: persistence off, power limit at the default. BASE.* are the notes of
+while it carries what the reset made of it: persistence off, power limit at the default. A clock lock, which nobody
+can read, is set again in any case. BASE.* are the notes of
 the reset; they are removed at the end unless --keep. BASE.human says that a person has to look at the GPU first:
 then the settings are put back and the status is 1 until that file is gone. So it is, without that file, after a
 reset that was started and ended without a status, or with one other than 0 that no driver has judged. Standard
@@ -41,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--persistence", choices=["0", "1"])
     parser.add_argument("--power-limit", type=float)
     parser.add_argument("--default-limit", type=float)
+    parser.add_argument("--clocks")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--smi", nargs=argparse.REMAINDER, required=True)
     asked = parser.parse_args(argv)
@@ -110,6 +113,13 @@ def _not_judged(base: str) -> str | None:
 
 
 def _put_back(asked: argparse.Namespace) -> None:
+    """Set what is not as it was; the clock lock last, for with persistence mode off it does not last at all."""
+    _put_settings_back(asked)
+    if asked.clocks is not None:
+        lock_clocks(asked.smi, asked.uuid, asked.clocks)
+
+
+def _put_settings_back(asked: argparse.Namespace) -> None:
     smi, uuid = asked.smi, asked.uuid
     if asked.persistence is None and asked.power_limit is None:
         return
@@ -123,6 +133,13 @@ def _put_back(asked: argparse.Namespace) -> None:
         raise Problem(f"persistence mode stays off; put it on: nvidia-smi -pm 1 -i {uuid}")
     if _differs(asked.power_limit, limit_now) and not _differs(asked.default_limit, limit_now):
         raise Problem(f"power limit stays at {limit_now} W: nvidia-smi -pl {asked.power_limit:.2f} -i {uuid}")
+
+
+def lock_clocks(smi: list[str], uuid: str, lock: str) -> None:
+    """Lock the clocks to LOW,HIGH MHz. Raises Problem; nvidia-smi calls a card that takes no lock a success."""
+    said = run_smi(smi, "-lgc", lock, "-i", uuid)
+    if "not supported" in said:
+        raise Problem(f"its clock lock is gone and is not taken back: nvidia-smi -lgc {lock} -i {uuid}: {said.strip()}")
 
 
 def _differs(wanted: float | None, found: str) -> bool:

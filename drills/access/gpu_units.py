@@ -22,10 +22,10 @@ try:
 except ImportError:  # copied to a host, beside gpu_restore.py
     import gpu_restore  # type: ignore[import-not-found, no-redef] # there only on a host
 
-UP_TIMEOUT_S = 40.0  # until it is on its way up; one that is still being stopped may take its time
+UP_TIMEOUT_S = 40.0  # until it is on its way up
 AGAIN_S = 0.2
 COMMAND_TIMEOUT_S = 20.0
-UP = ("active", "reloading", "activating")
+UP = ("active", "reloading")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,9 +63,11 @@ def _start(unit: str) -> str | None:
         said = _systemctl("show", "--property=ActiveState,Job", unit).stdout
         found = dict(line.partition("=")[::2] for line in said.splitlines())
         state, job = found.get("ActiveState", "unknown"), found.get("Job", "")
-        if state in UP and (state == "activating" or job in ("", "0")):
+        queued = job not in ("", "0")
+        # Systemd itself starts one that is still being stopped once it has stopped, however long that takes.
+        if state == "activating" or (queued and state == "deactivating") or (not queued and state in UP):
             return None
-        if state == "failed" and job in ("", "0"):
+        if state == "failed" and not queued:
             break
         time.sleep(AGAIN_S)
     return f"was told to start and is {state}; look at it: systemctl status {unit}"

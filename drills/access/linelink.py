@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class _Asked:
     way: _Way
     done: threading.Event = field(default_factory=threading.Event)
     answer: str | None = None
+    late: bool = False
 
 
 @dataclass
@@ -46,13 +48,14 @@ class _Way:
 
     asked: dict[int, _Asked] = field(default_factory=dict)
     said: bytearray = field(default_factory=bytearray)  # on its standard error
+    opened_mono: float = field(default_factory=time.monotonic)
 
 
 class LineLink:
     """One link. `ask` may be called from several threads.
 
-    `opened` makes a pipe within a time in seconds; `unsent` is raised when a line could not be sent, so that nobody has
-    read it, `lost` when its answer is not known.
+    `opened` makes a pipe within a time in seconds; `unsent` is raised when nobody has carried an order out, since its
+    line could not be sent or came too late, `lost` when its answer is not known.
     """
 
     def __init__(
@@ -76,13 +79,17 @@ class LineLink:
             asked = _Asked(self._way)
             self._number += 1
             number, self._way.asked[self._number] = self._number, asked
-            self._send(pipe, json.dumps({**order, "n": number}) + "\n")
+            sent_s = round(time.monotonic() - self._way.opened_mono, 3)
+            self._send(pipe, json.dumps({**order, "n": number, "sent_s": sent_s}) + "\n")
         if not asked.done.wait(timeout_s):
             self.close()  # whatever comes of it later is no answer to anybody
             return None
         if asked.answer is None:
             words = bytes(asked.way.said).decode(errors="replace").strip().splitlines() or ["nobody knows why"]
             raise self._lost(f"{self._what}: broke, so the answer is not known: {words[-1][:200]}")
+        if asked.late:
+            self.close()  # by the next one orders may come in time
+            raise self._unsent(f"{self._what}: an order came too late, and was not carried out")
         return asked.answer
 
     def close(self) -> None:
@@ -140,5 +147,5 @@ class LineLink:
             with self._lock:
                 asked = way.asked.pop(int(said["n"]), None) if "ok" in said else None
             if asked is not None:
-                asked.answer = line.decode()
+                asked.answer, asked.late = line.decode(), said.get("late") is True
                 asked.done.set()

@@ -10,7 +10,8 @@ library only, so that it can be copied to a host. Steps (the closed set of thing
     {"do": "remove", "path": P}                          a file of ours
     {"do": "signal", "pid": N, "start": N, "signal": S}  to that very process; with "once_gone": {"pid", "start"} only
                                                          when that one is gone: ends what a dead process left behind
-    {"do": "run", "argv": [...], "timeout_s": N}         a command; status 0 is success
+    {"do": "run", "argv": [...], "timeout_s": N}         a command; status 0 is success; with "beside": true at the same
+                                                         time as its neighbours that say so
     {"do": "write", "path": P, "text": T, "ours": O}     put T back where the file still holds O
     {"do": "unrule", "netns": N, "iptables": PROGRAM, "table": T, "chain": C, "rule": [...]}
                                                          delete exactly that rule, as `iptables -S` would show it
@@ -23,7 +24,8 @@ library only, so that it can be copied to a host. Steps (the closed set of thing
 
 N is {"pid", "start", "inode"} of a process in a network namespace and of the namespace, or null for the host's own.
 
-A step whose object is gone has succeeded. Exit status: 0 done, 1 a step failed (JSON on stdout says which).
+Before the first step the receipt's fence is shut (`fence`). A step whose object is gone has succeeded. Exit status: 0
+done, 1 a step failed (JSON on stdout says which).
 """
 
 from __future__ import annotations
@@ -31,25 +33,21 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-try:
-    from drills.access import procs
-except ImportError:  # copied to a host, beside procs.py
-    import procs  # type: ignore[import-not-found, no-redef] # there only on a host
+from drills.access import fence, procs, unrules
 
 ARM_TIMEOUT_S = 5.0
 RELEASE_TIMEOUT_S = 3.0
-LOCK_WAIT_S = 5  # for the lock that all of iptables share
-RULE_COPIES = 8
+STEPS_AT_ONCE = 16
 PID_MAX = 2**22
 Json = dict[str, Any]
 
@@ -71,6 +69,7 @@ def arm(spec: Path) -> Json:
     state = state_file(spec)
     state.unlink(missing_ok=True)
     disarm_file(spec).unlink(missing_ok=True)
+    fence.build(spec)
     child = os.fork()
     if child == 0:
         _daemon(spec)
@@ -86,7 +85,7 @@ def arm(spec: Path) -> Json:
 def undo(spec: Path) -> Json:
     """Carry out the undo steps and let go of the locks."""
     receipt = receipt_in(spec)
-    steps = carry_out(receipt["undo"])
+    steps = undone(spec, receipt)
     if receipt["holds"]:
         steps.append(_release(spec, stuck_dies=all(s["ok"] for s in steps)))
     return {"ok": all(s["ok"] for s in steps), "steps": steps}
@@ -94,11 +93,11 @@ def undo(spec: Path) -> Json:
 
 def disarm(spec: Path) -> Json:
     """End the timer without an undo; a timer that is gone is disarmed."""
+    ok = fence.shut(spec, RELEASE_TIMEOUT_S) is None
     disarm_file(spec).touch()
     timer = _process(spec)
-    ok = True
     if timer and procs.signal(*timer, signal.SIGUSR1):
-        ok = gone(*timer, RELEASE_TIMEOUT_S) or kill(*timer)
+        ok = (gone(*timer, RELEASE_TIMEOUT_S) or kill(*timer)) and ok
     disarm_file(spec).unlink(missing_ok=True)
     return {"ok": ok, "state": "disarmed" if ok else "still running", "pid": timer and timer[0]}
 
@@ -154,7 +153,7 @@ def _timer(spec: Path) -> None:
             return
         elif got.si_signo in (signal.SIGTERM, signal.SIGINT):
             break  # the machine goes down, or somebody wants us gone: undo first
-    steps = carry_out(receipt["undo"])
+    steps = undone(spec, receipt)
     let_go(locks)
     ok = all(s["ok"] for s in steps)
     write_json(
@@ -202,9 +201,23 @@ def _release(spec: Path, *, stuck_dies: bool) -> Json:
 # ---- the steps ------------------------------------------------------------------------------------------
 
 
+def undone(spec: Path, receipt: Json) -> list[Json]:
+    """Carry out the steps of a receipt, once nothing of its fault can be put on any more."""
+    error = fence.shut(spec)
+    steps = carry_out(receipt["undo"])
+    return [*steps, {"do": "fence", "ok": False, "error": error}] if error else steps
+
+
 def carry_out(steps: list[Json]) -> list[Json]:
     """Carry out every step, newest first; one that fails does not stop the others."""
-    return [_one(step) for step in reversed(steps)]
+    done: list[Json] = []
+    for beside, some in groupby(reversed(steps), key=lambda step: step.get("beside") is True):
+        if not beside:
+            done += map(_one, some)
+            continue
+        with ThreadPoolExecutor(STEPS_AT_ONCE) as pool:
+            done += pool.map(_one, some)
+    return done
 
 
 def _one(step: Json) -> Json:
@@ -247,77 +260,10 @@ def _put_back(step: Json) -> str | None:
     return None
 
 
-def _unrule(step: Json) -> str | None:
-    """Delete the rule as often as it is there; one that only resembles it is somebody else's."""
-    wanted, error = ["-A", step["chain"], *step["rule"]], ""
-    with _tables(step) as run:
-        for _ in range(RULE_COPIES):
-            if run is None or not any(shlex.split(line) == wanted for line in run("-S")):
-                return None
-            try:
-                run("-D", *wanted[1:])
-            except RuntimeError as problem:  # somebody else may have been quicker
-                error = f": {problem}"
-    return f"the rule is still there{error}"
-
-
-def _unchain(step: Json) -> str | None:
-    with _tables(step) as run:
-        for command in ("-F", "-X"):
-            if run is not None and f"-N {step['chain']}" in run("-S"):
-                run(command, step["chain"])
-    return None
-
-
 def _node(step: Json) -> str | None:
     from drills.access import nodemarks  # only in a cluster, where the whole package is
 
     return nodemarks.undo_here(step)
-
-
-@contextmanager
-def _tables(step: Json) -> Iterator[Callable[..., list[str]] | None]:
-    """Yield what runs iptables in the step's namespace; None when the namespace is gone, and its rules with it."""
-    fd = None if step["netns"] is None else _namespace(**step["netns"])
-    if step["netns"] is not None and fd is None:
-        yield None
-        return
-    enter = [] if fd is None else ["nsenter", f"--net=/proc/self/fd/{fd}"]
-
-    def run(*args: str) -> list[str]:
-        argv = [*enter, step["iptables"], "-w", str(LOCK_WAIT_S), "-t", step["table"], *args]
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=2 * LOCK_WAIT_S,
-            pass_fds=() if fd is None else (fd,),
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{args[0]}: status {done.returncode}: {done.stderr.strip()[:200]}")
-        return done.stdout.splitlines()
-
-    try:
-        yield run
-    finally:
-        if fd is not None:
-            os.close(fd)
-
-
-def _namespace(pid: int, start: int, inode: int) -> int | None:
-    """Open the network namespace of that process; when the process is gone, of any that still lives there."""
-    others = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    for candidate in (pid, *others):
-        try:
-            fd = os.open(f"/proc/{candidate}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            continue
-        if os.fstat(fd).st_ino == inode and (candidate != pid or procs.alive(pid, start)):
-            return fd
-        os.close(fd)
-    return None
 
 
 STEPS: dict[str, Callable[[Json], str | None]] = {
@@ -325,8 +271,8 @@ STEPS: dict[str, Callable[[Json], str | None]] = {
     "signal": _signal,
     "run": _run,
     "write": _put_back,
-    "unrule": _unrule,
-    "unchain": _unchain,
+    "unrule": unrules.unrule,
+    "unchain": unrules.unchain,
     "node": _node,
     "job": lambda _: None,
 }

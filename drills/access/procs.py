@@ -5,9 +5,13 @@ Standard library only: this file is also run on its own on target hosts.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal as signals
 from pathlib import Path
+
+#: How a kernel, or what filters its calls, says that it has no pidfd.
+NO_PIDFD = (errno.ENOSYS, errno.EPERM)
 
 
 def stat(pid: int) -> tuple[str, int, int] | None:
@@ -38,21 +42,38 @@ def alive(pid: int, pid_start: int) -> bool:
 def signal(pid: int, pid_start: int, sig: int) -> bool:
     """Signal that very process and no other; False when it is gone.
 
-    A pidfd pins the process between the look at its start time and the signal.
+    A pidfd pins the process between the look at its start time and the signal. Kernels before 5.3 have none: there the
+    signal follows the look at once, in far less time than it takes until a pid is given out again.
     """
     try:
-        fd = os.pidfd_open(pid)
+        fd = _pinned(pid)
     except ProcessLookupError:
         return False
     try:
         if start(pid) != pid_start:
             return False
-        signals.pidfd_send_signal(fd, sig)
+        if fd is None:
+            os.kill(pid, sig)
+        else:
+            signals.pidfd_send_signal(fd, sig)
         return True
     except ProcessLookupError:
         return False
     finally:
-        os.close(fd)
+        if fd is not None:
+            os.close(fd)
+
+
+def _pinned(pid: int) -> int | None:
+    """Return a pidfd, None where there is no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except AttributeError:  # a Python that was built for such a kernel
+        return None
+    except OSError as error:
+        if error.errno in NO_PIDFD:
+            return None
+        raise
 
 
 def children(pid: int) -> list[int]:

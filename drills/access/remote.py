@@ -4,6 +4,11 @@ Here `RemoteHost` hands the call to a carrier (an exec into a pod, a command ove
 `python -m drills.access.remote` makes it on its own machine, as `LocalHost` does; with the word `serve` it makes one
 for each line that comes, all at the same time, and each answer carries the number `n` of its line. An empty line is a
 sign of life: with a number of seconds after `serve` it ends once no line has come for so long and nothing is under way.
+
+What changes something may arrive after whoever asked for it has given it up, and is not done then. It says within which
+time it must arrive (`within_s`), and, over a lasting link, how long after that was opened it was sent (`sent_s`); the
+process there counts from its own begin, so that no clock is compared with another one. What belongs to a fault says to
+which receipt as well, and is done behind that one's fence (`drills.access.fence`).
 """
 
 from __future__ import annotations
@@ -16,8 +21,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
 
+from drills.access import fence
 from drills.access.local import LocalHost
 from drills.errors import Refused, Unreachable
 from drills.plain import Completed, Json
@@ -28,10 +35,17 @@ CALL_TIMEOUT_S = 15.0
 #: On top of what a command may take: to get there, to start, and to come back.
 WAY_S = 10.0
 CALLS = ("run", "spawn", "read", "write", "remove", "list", "signal", "alive", "tree")
+#: Calls that change nothing, so that they may be made twice, and late.
+READS = frozenset({"read", "list", "alive", "tree"})
+BEGAN_MONO = time.monotonic()  # of the process that answers
 
 #: Takes the words of a command, its input and its deadline in seconds; returns how it ended. Raises DrillError when
 #: it cannot say that. The input is one line: no carrier has to say where it ends.
 Carry = Callable[[Sequence[str], str, float], Completed]
+
+
+class FailedThere(Refused):
+    """The machine was reached, and could not do what it was asked for."""
 
 
 class RemoteHost:
@@ -82,15 +96,22 @@ class RemoteHost:
         return found
 
     def _call(self, call: str, timeout_s: float | None = None, /, **arguments: Any) -> Any:
-        asked = json.dumps({"call": call, "arguments": arguments}) + "\n"
+        order: Json = {"call": call, "arguments": arguments}
+        if call not in READS:
+            order["within_s"] = WAY_S
+            if receipt := fence.receipt_for(self.name):
+                order["receipt"] = receipt
+        asked = json.dumps(order) + "\n"
         done = self._carry([self.python, "-m", PROGRAM], asked, timeout_s or self._call_timeout_s)
         try:
             answer: Json = json.loads(done.out)
         except ValueError:
             why = "timed out" if done.timed_out else (done.err.strip().splitlines() or ["no output"])[-1][:200]
             raise Unreachable(f"{self.name}: {call}: status {done.rc}: {why}") from None
+        if answer.get("late"):
+            raise Unreachable(f"{self.name}: {call}: {answer['error']}")
         if not answer["ok"]:
-            raise Refused(f"{self.name}: {call}: {answer['error']}")
+            raise FailedThere(f"{self.name}: {call}: {answer['error']}")
         return answer["value"]
 
 
@@ -99,11 +120,24 @@ def answer(asked: str) -> Json:
     order = json.loads(asked)
     if order["call"] not in CALLS:
         return {"ok": False, "error": f"no such call: {order['call']}"}
+    late_s = time.monotonic() - BEGAN_MONO - order.get("sent_s", 0.0)
+    if late_s > order.get("within_s", float("inf")):
+        return {"ok": False, "late": True, "error": f"came {late_s:.0f} s late, and was not carried out"}
     try:
-        value = getattr(LocalHost(), order["call"])(**order["arguments"])
+        value = _made(order)
+    except fence.Shut as error:
+        return {"ok": False, "error": str(error)}
     except Exception as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
     return {"ok": True, "value": asdict(value) if isinstance(value, Completed) else value}
+
+
+def _made(order: Json) -> Any:
+    call = getattr(LocalHost(), order["call"])
+    if "receipt" not in order:
+        return call(**order["arguments"])
+    with fence.behind(Path(order["receipt"])):
+        return call(**order["arguments"])
 
 
 def serve(lines: Iterable[str], out: TextIO, silence_s: float | None = None) -> None:

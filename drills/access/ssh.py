@@ -1,8 +1,9 @@
 """A GPU host over SSH, as a `Host`.
 
 One connection is kept for each host, and one process there answers all calls, as root. When the connection breaks the
-next call makes another one. A call of which nobody there has heard is made again, once, and so is one that only reads;
-a deed whose answer is lost raises Unreachable, and what became of it is for the state of the host to say.
+next call makes another one. A call of which nobody there has heard in time is made again, once, and so is one that only
+reads; a deed whose answer is lost raises Unreachable, and what became of it is for the state of the host to say. What
+was sent by a connection that broke and nobody has confirmed is dropped with it.
 """
 
 from __future__ import annotations
@@ -22,14 +23,12 @@ import paramiko
 from drills.access import shipped, sshway
 from drills.access.linelink import LineLink
 from drills.access.quoting import command_line
-from drills.access.remote import PROGRAM, SERVE, RemoteHost
+from drills.access.remote import PROGRAM, READS, SERVE, RemoteHost
 from drills.access.sshway import TIMED_OUT, Broke, Way
 from drills.errors import Refused, Unreachable
 from drills.model import Completed, Json
 from drills.targetfile import GpuHost
 
-#: Calls that change nothing, so that they may be made twice.
-READS: Final = frozenset({"read", "list", "alive", "tree"})
 BEAT_S: Final = 10.0
 SEND_TIMEOUT_S: Final = 15.0
 #: The process there ends when it has heard nothing for so long: it does not outlive a link that was cut.
@@ -44,7 +43,7 @@ _IN_UNIT = 'exec "$@" >>"$0" 2>&1'
 
 
 class _Unsent(Unreachable):
-    """Nobody there has heard of the call."""
+    """Nobody there has heard of the call, or not in time to make it."""
 
 
 class _Lost(Unreachable):
@@ -83,11 +82,14 @@ class SshHost(RemoteHost):
 
     def close(self) -> None:
         """End the connection; what was spawned goes on. The next call makes another one."""
+        self._end(drop=False)
+
+    def _end(self, *, drop: bool) -> None:
         self._link.close()
         with self._lock:
             way, self._way = self._way, None
         if way is not None:
-            way.close()
+            way.close(drop=drop)
 
     @property
     def fingerprint(self) -> str:
@@ -138,7 +140,7 @@ class SshHost(RemoteHost):
                 raise
             return self._by_itself(argv, stdin, timeout_s)
         if said is None:
-            self.close()  # what answers nobody in time is not kept
+            self._end(drop=True)  # what answers nobody in time is not kept
         return Completed(tuple(argv), 0 if said else TIMED_OUT, said or "", "", timed_out=said is None)
 
     def _by_itself(self, argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
@@ -173,7 +175,7 @@ class SshHost(RemoteHost):
             if since_mono < self._failed[0]:
                 raise Unreachable(self._failed[1])
             if self._way is not None:
-                self._way.close()
+                self._way.close(drop=True)
                 self._way = None
             try:
                 way = sshway.opened(self.host)

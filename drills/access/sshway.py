@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shlex
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -46,13 +47,21 @@ class Way:
     transport: Any  # paramiko.Transport to the host itself
     fingerprint: str  # of the host's key
     parts: list[Callable[[], object]] = field(default_factory=list)
+    tcp: socket.socket | None = None  # of this machine, to the host or the jump host
 
     def stands(self) -> bool:
         """Whether it has not ended yet; one that is silent may be found out later."""
         return bool(self.transport.is_active())
 
-    def close(self) -> None:
-        """End it, and whoever waits for something that comes by it is told."""
+    def close(self, *, drop: bool = False) -> None:
+        """End it, and whoever waits for something that comes by it is told.
+
+        With `drop` what nobody has confirmed yet is forgotten: the kernel would go on sending it for many minutes, and
+        deliver it once the network is back.
+        """
+        if drop and self.tcp is not None:
+            with suppress(OSError):
+                self.tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         while self.parts:
             with suppress(Exception):
                 self.parts.pop()()
@@ -74,12 +83,13 @@ def opened(host: GpuHost) -> Way:
     hop = _Hop(f"{host.name}: {host.address} port {host.ssh_port}", host.address, host.ssh_port, host.user, host.key)
     try:
         if host.jump is None:
-            link = _connected(hop, limits)
+            link = way.tcp = _connected(hop, limits)
         else:
             jump = host.jump
             where = f"{host.name}: jump host {jump.address} port {jump.ssh_port}"
             first = _Hop(where, jump.address, jump.ssh_port, jump.user or host.user, jump.key or host.key)
-            link = _forwarded(_let_in(way, first, _connected(first, limits), host, agent), hop, limits)
+            way.tcp = _connected(first, limits)
+            link = _forwarded(_let_in(way, first, way.tcp, host, agent), hop, limits)
         way.transport = _let_in(way, hop, link, host, agent)
         way.fingerprint = _key_of(way.transport).fingerprint
     except BaseException:
@@ -287,7 +297,7 @@ def _bounded(way: Way, timeout_s: float, late: threading.Event | None = None) ->
     def end() -> None:
         if late is not None:
             late.set()
-        way.close()
+        way.close(drop=True)
 
     timer = threading.Timer(timeout_s, end)
     timer.daemon = True

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from drills.access import ontarget, procs
+from drills.access import fence, ontarget, procs
 
 Json = dict[str, Any]
 SYSTEMD = Path("/run/systemd/system")  # is there where systemd is the init system
@@ -63,6 +63,7 @@ def arm(spec: Path) -> Json:
     receipt = ontarget.receipt_in(spec)
     for file in (ontarget.state_file(spec), ontarget.disarm_file(spec), hold_file(spec)):
         file.unlink(missing_ok=True)
+    fence.build(spec)
     held: Json = {}
     if receipt["holds"]:
         held = _begin_to_hold(spec)
@@ -94,7 +95,7 @@ def undo(spec: Path) -> Json:
     if not _is_unit(spec):
         return ontarget.undo(spec)
     receipt = ontarget.receipt_in(spec)
-    steps = ontarget.carry_out(receipt["undo"])
+    steps = ontarget.undone(spec, receipt)
     if receipt["holds"]:
         steps.append(_release(spec, stuck_dies=all(s["ok"] for s in steps)))
         said = ontarget.read_json(ontarget.state_file(spec)) or {}
@@ -107,13 +108,14 @@ def disarm(spec: Path) -> Json:
     """End the units without an undo; one that fires at this moment is waited for."""
     if not _is_unit(spec):
         return ontarget.disarm(spec)
+    still = fence.shut(spec, FIRING_TIMEOUT_S)
     ontarget.disarm_file(spec).touch()
     _run(["systemctl", "stop", f"{unit_of(spec)}.timer"])
     deadline = time.monotonic() + FIRING_TIMEOUT_S
     while _active(f"{unit_of(spec)}.service") and time.monotonic() < deadline:
         time.sleep(0.05)
     _end(spec)
-    ok = not _active(*units(spec)) and _release(spec, stuck_dies=True)["ok"]
+    ok = not _active(*units(spec)) and _release(spec, stuck_dies=True)["ok"] and still is None
     for file in (hold_file(spec), ontarget.disarm_file(spec)):
         file.unlink(missing_ok=True)
     return {"ok": ok, "state": "disarmed" if ok else "still running"}
@@ -129,7 +131,7 @@ def fire(spec: Path) -> Json:
         ontarget.write_json(ontarget.state_file(spec), {**state, "state": "disarmed"})
         return {"ok": True}
     receipt = ontarget.receipt_in(spec)
-    steps = ontarget.carry_out(receipt["undo"])
+    steps = ontarget.undone(spec, receipt)
     if receipt["holds"]:
         steps.append(_release(spec, stuck_dies=True))
     ok = all(s["ok"] for s in steps)

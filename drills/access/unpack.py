@@ -44,7 +44,7 @@ def main(state_dir: str, wanted: str) -> dict[str, Any]:
             files[member.name] = found.read()
     if digest(files) != wanted:
         return {"ok": False, "error": "what was shipped has arrived damaged"}
-    if error := _own(Path(state_dir)):
+    if error := own(Path(state_dir)):
         return {"ok": False, "error": error}
     lib = Path(state_dir, "lib")
     lib.mkdir(exist_ok=True)
@@ -79,19 +79,19 @@ def launcher(python: str) -> str:
     )
 
 
-def _own(folder: Path) -> str | None:
-    """Make the state's folder; says what is wrong with one in which others could put something of theirs."""
-    folder.mkdir(parents=True, exist_ok=True)
+def own(folder: Path, instead: str = "set state_dir") -> str | None:
+    """Make a folder of ours; says what is wrong with one in which others could put something of theirs."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in (folder, folder / "lib"):
         with suppress(FileNotFoundError):
             found = one.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-                return f"{one} is not a folder that only {os.geteuid()} (uid) may write to: remove it, or set state_dir"
+                return f"{one} is not a folder that only {os.geteuid()} (uid) may write to: remove it, or {instead}"
     for one in folder.parents:
         found = one.stat()
         shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
         if shared or found.st_uid not in (0, os.geteuid()):
-            return f"{folder} can be replaced by whoever may write to {one}: set state_dir"
+            return f"{folder} can be replaced by whoever may write to {one}: {instead}"
     return None
 
 

@@ -1,11 +1,13 @@
 """automation: what is set up for a hot GPU did act when one got hot: load was shed, or the replica moved.
 
 Nobody makes a GPU hot for this, so in most runs there is nothing to judge. Where one rises above the target's
-`hot_above` while it is watched, its replica must get less to do (`shed`), or serve from another GPU (`move`).
+`hot_above` while it is watched, its replica must get less to do (`shed`), or serve from another GPU (`move`). What the
+drill itself brings about is no automation: a victim is watched until it is hit.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -75,16 +77,21 @@ class Automation(Check[AutomationParams]):
         row: Json = {"bound": params.within, "unit": "s", "detail": _told(hot, by)}
         if hot.hot - hot.cool > GPU_GAP_S:
             return cls.unclear(f"nobody looked at {hot.gpu} for {hot.hot - hot.cool:.0f} s before it was hot", **row)
-        acted = _moved(ev, hot) if by == "move" else _shed(ev, hot, params.max_left)
+        end = watched_until(ev, hot.replica)
+        if end <= hot.cool:
+            why = "the drill had hit it before its GPU was hot, and whatever became of it since may be its doing"
+            return cls.unclear(f"{hot.replica}: {why}", **row)
+        acted = _moved(ev, hot, end) if by == "move" else _shed(ev, hot, params.max_left, end)
         if isinstance(acted, str):
             return cls.unclear(acted, **row)
         where = f"{hot.replica}: its GPU rose to {hot.highest_c:g} C"
         what = "the replica served from another GPU" if by == "move" else "what reached it fell"
         if acted is None:
-            watched_s = ev.ended - hot.hot
+            watched_s = max(0.0, end - hot.hot)
             late = watched_s >= params.within
             missing = "it served from no other GPU" if by == "move" else "what reached it did not fall"
             said = f"{where}, and {missing} within {min(watched_s, params.within):.0f} s"
+            said += "" if late or end == ev.ended else ", when the drill hit it"
             return cls.result(Verdict.FAIL if late else Verdict.INCONCLUSIVE, said, **row)
         took_s = max(0.0, acted - hot.hot)
         verdict = Verdict.PASS if took_s <= params.within else Verdict.FAIL
@@ -146,15 +153,29 @@ def _told(hot: Hot, by: str) -> Json:
 # ---- what was done about it ----------------------------------------------------------------------------
 
 
-def _moved(ev: Evidence, hot: Hot) -> float | None:
+def watched_until(ev: Evidence, replica: str) -> float:
+    """Return when the drill itself hit that replica, mono seconds; the end of the load where it never did."""
+    hits = [at(e) for e in ev.hits if replica in (e.data["victims"] or ev.victims)]
+    return ev.ended if ev.control else min([*hits, ev.ended])
+
+
+def _moved(ev: Evidence, hot: Hot, end: float) -> float | None:
     """Return when a replica in the place of the hot one first answered from another GPU; None when none did."""
     before = set(replicas(ev))
     gone = [at(e) for e in _of(ev, hot, "replica") if e.data.get("change") == "gone"]
     same = [at(e) for e in _of(ev, hot, "completion") if _good(e) and hot.gpu not in e.data["gpus"]]
-    new = [at(e) for e in ev.of("completion") if at(e) > hot.cool and e.data.get("replica") not in before and _good(e)]
+    answers = [e for e in ev.of("completion") if at(e) > hot.cool and e.data.get("replica") not in before and _good(e)]
+    first = {str(e.data["replica"]): at(e) for e in reversed(answers)}
+    new = sorted(first.values())[_replaced(ev) :]  # whoever came first may stand in for a victim
     if gone and new:
-        same.append(max(min(gone), min(new)))
-    return min(same, default=None)
+        same.append(max(min(gone), new[0]))
+    return min((mono for mono in same if mono < end), default=None)
+
+
+def _replaced(ev: Evidence) -> int:
+    """Return how many victims never came back under their own name: others may stand in for them."""
+    back = {e.data.get("replica") for e in ev.of("completion") if e.data.get("ok") and at(e) > (ev.t_inject or 0.0)}
+    return len(ev.victims.keys() - back)
 
 
 def _of(ev: Evidence, hot: Hot, name: str) -> Iterator[Event]:
@@ -165,7 +186,7 @@ def _good(event: Event) -> bool:
     return bool(event.data.get("ok") and event.data.get("gpus"))
 
 
-def _shed(ev: Evidence, hot: Hot, max_left: float) -> float | str | None:
+def _shed(ev: Evidence, hot: Hot, max_left: float, end: float) -> float | str | None:
     """Return when what reaches the replica had fallen, as the begin of the first window in which it has.
 
     None when it did not fall; a sentence when that cannot be told.
@@ -173,18 +194,30 @@ def _shed(ev: Evidence, hot: Hot, max_left: float) -> float | str | None:
     began = ev.last("load.started")
     if not ev.has_ledger or began is None:
         return "no ledger tells what reached the hot replica"
-    mine = ev.ledger.filter(pl.col("replica") == hot.replica)["start"].to_list()
-    usual = _count(mine, began.mono, hot.cool) * WINDOW_S / max(WINDOW_S, hot.cool - began.mono)
-    if usual < MIN_N:
-        few = f"{usual:.0f} attempts in {WINDOW_S:g} s reached {hot.replica} before its GPU was hot"
+    is_hot = pl.col("replica") == hot.replica
+    mine = ev.ledger.filter(is_hot)["start"].sort().to_list()
+    others = ev.ledger.filter(~is_hot & (pl.col("role") == "primary"))["start"].sort().to_list()
+
+    def usual(starts: list[Any]) -> float:
+        return _count(starts, began.mono, hot.cool) * WINDOW_S / max(WINDOW_S, hot.cool - began.mono)
+
+    def left(starts: list[Any], begin: float) -> float:
+        return _count(starts, begin, begin + WINDOW_S) / usual(starts) if usual(starts) else 1.0
+
+    if usual(mine) < MIN_N:
+        few = f"{usual(mine):.0f} attempts in {WINDOW_S:g} s reached {hot.replica} before its GPU was hot"
         return f"{few}; {MIN_N} are needed to see them fall"
-    begin = hot.cool
-    while begin + WINDOW_S <= ev.ended:
-        if _count(mine, begin, begin + WINDOW_S) <= max_left * usual:
+    if hot.cool - WINDOW_S >= began.mono and left(mine, hot.cool - WINDOW_S) <= max_left:
+        return f"what reached {hot.replica} had fallen before its GPU was hot"
+    begin, together = hot.cool, False
+    while begin + WINDOW_S <= end:
+        if left(mine, begin) <= max_left * min(1.0, left(others, begin)):
             return begin
+        together |= left(mine, begin) <= max_left
         begin += STEP_S
-    return None
+    return f"what reached {hot.replica} fell with what reached all others, which is no shedding" if together else None
 
 
 def _count(starts: list[Any], begin: float, end: float) -> int:
-    return sum(begin <= start < end for start in starts)
+    """Return how many of them, which are sorted, are in that stretch."""
+    return bisect_left(starts, end) - bisect_left(starts, begin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from drills.cluster.helpers import STATE_DIR, NodeGone
 from drills.errors import Refused
@@ -10,21 +10,12 @@ from drills.fronts.fronted import Fronted
 from drills.fronts.fronts import Fronts
 from drills.model import Json, Replica
 
-if TYPE_CHECKING:
-    from drills.targetfile import Kubernetes
-
 #: The node's own network: policies let it reach its pods.
 ENTER: Final = ("nsenter", "--net=/proc/1/ns/net")
 
 
 class FrontedPods(Fronted):
     """What is the same for all kinds of target, for pods. The folder of a proxy goes with the helper it runs in."""
-
-    where: Kubernetes
-
-    def ledger_asked_for(self) -> bool:
-        """Whether the target's file asks for proxies."""
-        return self.where.ledger
 
     def _new_fronts(self) -> Fronts:
         return Fronts(

@@ -44,7 +44,6 @@ class KubernetesTarget(FrontedPods):
     """
 
     kind = "kubernetes"
-    state_dir = STATE_DIR  # in a helper; nothing of ours lies on the node itself
 
     def __init__(
         self, spec: TargetSpec, api: Api, custody: ClusterCustody, slots: Mapping[str, str], *, drilled: bool = True
@@ -94,6 +93,14 @@ class KubernetesTarget(FrontedPods):
     def host(self, name: str) -> Host:
         """Return the helper of the present run on that node, made now if there is none. Raises Refused."""
         return self._keeper.nodes.host(self._keeper.run, name)
+
+    def state_dir_of(self, host: str) -> str:  # noqa: ARG002 - of the protocol
+        """Return a folder of the helper; nothing of ours lies on the node itself."""
+        return STATE_DIR
+
+    def receipts_dir_of(self, host: str) -> str:  # noqa: ARG002 - of the protocol
+        """Return where the helper has its part of receipts."""
+        return f"{STATE_DIR}/receipts"
 
     def run_now(self) -> str:
         """Return the run that has the target now, nothing between two: what is known of its nodes goes with it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from drills.access.gpu_clocks import IDLE, LOW, SLACK_MHZ, SLACK_W
 from drills.errors import DrillError
+from drills.faults import clock_locks
+from drills.faults.clock_locks import Lock
 from drills.model import Host, Json, Replica
 
 COMMAND_TIMEOUT_S: Final = 30.0
@@ -18,8 +20,6 @@ APPLICATION_CLOCKS: Final = 0x2
 REAL: Final = {0x8: "HW slowdown", 0x20: "SW thermal", 0x40: "HW thermal", 0x80: "HW power brake"}
 #: What is noted of a GPU before it is capped.
 NOTED: Final = ("sm_clock_mhz", "sm_clock_max_mhz", "event_reasons", "power_limit_w", "power_default_w")
-#: A busy GPU whose clock is below this share of its highest, for no reason that it tells, seems to be locked.
-UNLOCKED: Final = 0.9
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Cap:
     mhz: int | None
     watts: float | None
     prior: Json  # what the probe told at the aim: clocks, limits, reasons
+    lock: list[int] = field(default_factory=list)  # the site's own: lowest and highest MHz, or nothing
 
     def to_json(self) -> Json:
         """Return it as a receipt holds it."""
@@ -48,11 +49,13 @@ class Cap:
         argv = [python, "-m", "drills.access.gpu_clocks", "--note", self.note, "--uuid", self.gpu]
         if self.mhz is not None:
             argv += ["--cap-mhz", str(self.mhz)]
+            argv += ["--clocks", ",".join(map(str, self.lock))] if self.lock else []
         else:
             argv += ["--cap-w", f"{self.watts:.2f}", "--prior-w", f"{self.prior['power_limit_w']:.2f}"]
             default_w = self.prior["power_default_w"]
             argv += [] if default_w is None else ["--default-w", f"{default_w:.2f}"]
-        return {"do": "run", "argv": [*argv, "--smi", *smi], "timeout_s": UNDO_TIMEOUT_S, "host": self.host}
+        step: Json = {"do": "run", "argv": [*argv, "--smi", *smi], "timeout_s": UNDO_TIMEOUT_S, "beside": True}
+        return step | {"host": self.host}
 
     def words(self) -> str:
         """Return what is capped at what."""
@@ -120,8 +123,8 @@ def of_machine(host: str, now: Json) -> Iterator[str]:
         )
 
 
-def of_gpu(uuid: str, now: Json) -> Iterator[str]:
-    """Say why neither clocks nor power of the GPU may be capped now."""
+def of_gpu(uuid: str, now: Json, lock: Lock = ()) -> Iterator[str]:
+    """Say why neither clocks nor power of the GPU may be capped now; `lock` is the site's own."""
     gpu = now["gpus"].get(uuid)
     if gpu is None:
         yield f"GPU {uuid} is lost, or was never in this machine ({'; '.join(now['errors']) or 'no word of it'})"
@@ -133,23 +136,13 @@ def of_gpu(uuid: str, now: Json) -> Iterator[str]:
         return
     if found := reasons(gpu["event_reasons"]):
         yield f"GPU {uuid}: is throttled already ({', '.join(found)}): that is an incident, not a drill"
-    elif why := locked(gpu):
-        yield f"GPU {uuid}: {why}: a lock seems to be active already, and nobody could put that one back"
+    elif gpu["event_reasons"] & APPLICATION_CLOCKS:
+        yield f"GPU {uuid}: its clock event reasons say that application clocks are set, which hold it down already"
+    else:
+        yield from clock_locks.of_gpu(uuid, gpu, lock)
 
 
-def locked(gpu: Json) -> str:
-    """Say what speaks for a clock lock that somebody set; empty where nothing does. An idle GPU does not tell."""
-    if gpu["event_reasons"] & APPLICATION_CLOCKS:
-        return "its clock event reasons say that application clocks are set"
-    low = gpu["sm_clock_mhz"] < UNLOCKED * gpu["sm_clock_max_mhz"]
-    if low and not gpu["event_reasons"] & LOW:
-        return (
-            f"its clock is {gpu['sm_clock_mhz']} of {gpu['sm_clock_max_mhz']} MHz, and no clock event reason says why"
-        )
-    return ""
-
-
-def of_clocks(uuid: str, gpu: Json, supported: Sequence[int], share: float) -> Iterator[str]:
+def of_clocks(uuid: str, gpu: Json, supported: Sequence[int], share: float, lock: Lock = ()) -> Iterator[str]:
     """Say why its clocks cannot be locked so low."""
     if not supported:
         yield f"GPU {uuid}: this card, or its driver, does not support locked clocks; try `how: power`"
@@ -157,6 +150,8 @@ def of_clocks(uuid: str, gpu: Json, supported: Sequence[int], share: float) -> I
     cap_mhz, clock = clock_mhz(supported, gpu["sm_clock_max_mhz"], share), gpu["sm_clock_mhz"]
     if cap_mhz is None:
         yield f"GPU {uuid}: {share:.0%} of its highest clock is below the lowest it has, {min(supported)} MHz"
+    elif lock and max(lock) <= cap_mhz + SLACK_MHZ:
+        yield f"GPU {uuid}: its own lock is at {max(lock)} MHz, so that one at {cap_mhz} MHz would change nothing"
     elif clock <= cap_mhz + SLACK_MHZ and not gpu["event_reasons"] & IDLE:
         yield f"GPU {uuid}: its clock is at {clock} MHz already, so that a lock at {cap_mhz} MHz would change nothing"
 
@@ -205,15 +200,14 @@ def seen(cap: Cap, gpu: Json | None, *, noted: bool) -> Json:
 
 
 def _clock_capped(cap: Cap, gpu: Json, noted: bool) -> bool | None:
-    """Whether the clock is where we locked it. An idle GPU is low by itself, unless it was not before."""
+    """Whether the clock is where we locked it. An idle GPU is low by itself, and one that is throttled may be, too."""
     assert cap.mhz is not None
     if gpu["sm_clock_mhz"] > cap.mhz + SLACK_MHZ:
         return False
-    idle = bool(gpu["event_reasons"] & IDLE)
-    was_high = cap.prior["sm_clock_mhz"] > cap.mhz + SLACK_MHZ
-    if noted:
-        return True if was_high or not idle else None
-    return False if gpu["event_reasons"] & LOW else None
+    if not noted:
+        return False if gpu["event_reasons"] & LOW else None
+    at_it = gpu["sm_clock_mhz"] >= cap.mhz - SLACK_MHZ
+    return True if at_it and not gpu["event_reasons"] & IDLE else None
 
 
 def _power_capped(cap: Cap, gpu: Json) -> bool | None:

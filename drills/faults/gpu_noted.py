@@ -91,10 +91,8 @@ class NotedDeed(GpuDeed):
         """
         deadline = self.ctx.mono() + self._limit_s() + min(KILL_AFTER_S, self._limit_s()) + gpu_notes.START_S
         quiet_since: float | None = None  # notes can be read, and there is no process of it
-        silent = False
         while True:
-            reset, lost = self._notes(base, silent=silent)
-            silent = lost is not None
+            reset, lost = self._notes(base)
             if (reset is not None and reset.rc is not None) or self.ctx.mono() > deadline:
                 break
             missing = lost is None and (reset is None or reset.begun_s is None)
@@ -106,10 +104,10 @@ class NotedDeed(GpuDeed):
             raise lost
         return reset
 
-    def _notes(self, base: str, *, silent: bool) -> tuple[gpu_notes.Reset | None, Unreachable | None]:
+    def _notes(self, base: str) -> tuple[gpu_notes.Reset | None, Unreachable | None]:
         try:
             reset = gpu_notes.read(self.host, base)
-            if silent and reset is not None and gpu_notes.cut_short(self.host, reset):
+            if reset is not None and gpu_notes.cut_short(self.host, reset):
                 raise DrillError(f"gpu-reset: {self.host.name} was booted anew in the middle of the reset")
             return reset, None
         except Unreachable as error:

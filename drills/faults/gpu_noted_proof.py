@@ -33,7 +33,7 @@ def reset_evidence(receipt: Receipt, now: Json, uuid: str, reset: gpu_notes.Rese
     found = reset_outcome.verify(uuid, prior, now, gpu_notes.elapsed_s(now, reset))
     meaning = "its uptime restarted" if found.proven else reset_outcome.OUTCOMES[found.outcome]
     if found.proven is None:
-        meaning = "reset reported, not independently proven: this driver tells no uptime"
+        meaning = "reset reported, not independently proven: its uptime, or when it began, is not told"
     proof = {"outcome": found.outcome, "meaning": meaning, "proven": found.proven, "rc": rc}
     return {"what": "reset", **proof, "problems": list(found.problems), **found.evidence}
 

@@ -23,7 +23,8 @@ RESTORE_TIMEOUT_S = 150  # longer than a reset may take
 
 #: Nothing runs before its note is there, nor after an undo has taken the notes away.
 RUN_RESET = """
-printf '%s %s %s\\n' "$$" "$(cut -d' ' -f22 /proc/$$/stat)" "$(cut -d' ' -f1 /proc/uptime)" > "$0.pid" || exit
+printf '%s %s %s %s\\n' "$$" "$(cut -d' ' -f22 /proc/$$/stat)" "$(cut -d' ' -f1 /proc/uptime)" \\
+  "$(cat /proc/sys/kernel/random/boot_id)" > "$0.pid" || exit
 [ -e "$0.begun" ] || exec rm "$0.pid"
 "$@"
 rc=$?
@@ -69,10 +70,14 @@ def cut_short(host: Host, reset: Reset) -> bool:
 
 
 def elapsed_s(now: Json, reset: Reset | None) -> float:
-    """Return seconds since the reset began, all on the host's own clock; 0, which proves nothing, when not known."""
+    """Return seconds since the reset began, all on the host's own clock; 0, which proves nothing, when not known.
+
+    A boot since then has set the GPU up anew: then it is since that boot.
+    """
     if reset is None or reset.begun_s is None or now["host_uptime_s"] is None:
         return 0.0
-    return float(now["host_uptime_s"]) - reset.begun_s
+    booted = reset.boot_id is not None and reset.boot_id != now["boot_id"]
+    return float(now["host_uptime_s"]) - (0.0 if booted else reset.begun_s)
 
 
 def mark_seen(host: Host, base: str) -> None:
@@ -158,9 +163,12 @@ def restore(python: str, base: str, uuid: str, gpu: Json, smi: Sequence[str], *,
         argv += ["--persistence", "1" if gpu["persistence"] else "0"]
     if gpu["power_limit_w"] is not None and gpu["power_default_w"] is not None:
         argv += ["--power-limit", f"{gpu['power_limit_w']:.2f}", "--default-limit", f"{gpu['power_default_w']:.2f}"]
+    if gpu.get("clock_lock"):  # the site's own
+        argv += ["--clocks", ",".join(map(str, gpu["clock_lock"]))]
     return [*argv, *(["--keep"] if keep else []), "--smi", *smi]
 
 
 def undo_step(python: str, base: str, uuid: str, gpu: Json, smi: Sequence[str]) -> Json:
-    """Return the undo step of a receipt that does so and removes the notes."""
-    return {"do": "run", "argv": restore(python, base, uuid, gpu, smi), "timeout_s": RESTORE_TIMEOUT_S}
+    """Return the undo step of a receipt that does so and removes the notes; one slow GPU does not keep the others."""
+    argv = restore(python, base, uuid, gpu, smi)
+    return {"do": "run", "argv": argv, "timeout_s": RESTORE_TIMEOUT_S, "beside": True}

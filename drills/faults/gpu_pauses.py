@@ -38,7 +38,7 @@ class Units:
     def __init__(self, deed: GpuDeed, node: UnitHost) -> None:
         self.deed, self.node, self.ctx = deed, node, deed.ctx
 
-    def stop(self, units: Mapping[str, Json], step: str) -> None:
+    def stop(self, units: Mapping[str, Json], step: str, *, within_s: float | None = None) -> None:
         """Stop these units and see that they are; whether a stop got there is seen by what became of its unit."""
         for unit, one in units.items():
             self.deed.step("unit.stopping", ok=None, unit=unit, note=one["note"])
@@ -47,11 +47,11 @@ class Units:
             except Unreachable as error:
                 self.deed.step("link.lost", ok=None, reason=str(error))
         if units:
-            self._await_stopped(units)
+            self._await_stopped(units, within_s or min(self.deed.teardown_s, self.ctx.timeout_s))
         self.deed.step(step, ok=True, units=sorted(units))
 
-    def _await_stopped(self, units: Mapping[str, Json]) -> None:
-        deadline = self.ctx.mono() + min(self.deed.teardown_s, self.ctx.timeout_s)
+    def _await_stopped(self, units: Mapping[str, Json], within_s: float) -> None:
+        deadline = self.ctx.mono() + within_s
         while True:
             self.deed.heed_stop()
             try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from drills.faults import gpu_notes
+from drills.faults import clock_locks, gpu_notes
+from drills.faults.clock_locks import Lock
 from drills.model import Host, Json, Replica
 from drills.probes import gpu_host
 
@@ -57,8 +58,8 @@ def of_machine(now: Json) -> Iterator[str]:
         yield f"confidential computing is {word}: its keys would be lost with the reset"
 
 
-def of_gpu(uuid: str, now: Json) -> Iterator[str]:
-    """Say what is wrong with the GPU (an answer of `drills.probes.gpu`)."""
+def of_gpu(uuid: str, now: Json, lock: Lock = ()) -> Iterator[str]:
+    """Say what is wrong with the GPU (an answer of `drills.probes.gpu`); `lock` is the site's own of its clocks."""
     gpu = now["gpus"].get(uuid)
     if gpu is None:
         said = "; ".join(now["errors"]) or f"it has {', '.join(now['gpus']) or 'none'}"
@@ -81,6 +82,8 @@ def of_gpu(uuid: str, now: Json) -> Iterator[str]:
         yield f"GPU {uuid}: its processes cannot be listed, so MPS clients cannot be ruled out"
     elif clients:
         yield f"GPU {uuid}: is shared through MPS (pid {', '.join(map(str, clients))}): all clients would die"
+    yield from clock_locks.of_gpu(uuid, gpu, lock)
+    yield from clock_locks.of_applications(uuid, gpu)
     yield from _trouble(uuid, gpu, now)
 
 
@@ -124,11 +127,26 @@ def of_before(host: Host, folder: str, uuids: Sequence[str], now: Json) -> Itera
 
 def of_holders(found: Sequence[Json], victims: Sequence[Replica]) -> Iterator[str]:
     """Say who holds the GPUs and is not part of the victims."""
-    planned = {(v.pid, v.pid_start) for v in victims} | {(v.engine_pid, v.engine_start) for v in victims}
-    roots = {v.pid for v in victims}
     for holder in found:
-        ours = (holder["pid"], holder["start"]) in planned or roots & set(holder["parents"])
-        if not ours:
+        if not any(is_of(holder, victim) for victim in victims):
             yield f"{gpu_host.describe(holder)} and is not the victim's: stop it first, or drill another replica"
         elif holder["state"] == "D":
             yield f"{gpu_host.describe(holder)}: it cannot be killed"
+
+
+def is_of(holder: Json, victim: Replica) -> bool:
+    """Whether a holder is the victim's server or engine, or was started by the server."""
+    own = ((victim.pid, victim.pid_start), (victim.engine_pid, victim.engine_start))
+    return (holder["pid"], holder["start"]) in own or victim.pid in holder["parents"]
+
+
+def of_unheld(
+    found: Sequence[Json], victims: Sequence[Replica], owns: Callable[[Json, Replica], bool] = is_of
+) -> Iterator[str]:
+    """Say which GPUs their victims do not hold: what is done to such a one happens to somebody else, or to nobody."""
+    for victim in victims:
+        for gpu in victim.gpus:
+            here = [holder for holder in found if holder["gpu"] == gpu]
+            if not any(owns(holder, victim) for holder in here):
+                who = "; ".join(gpu_host.describe(holder) for holder in here) or "nobody has it open"
+                yield f"{victim.name}: none of its processes holds GPU {gpu} ({who}): which GPUs are its own?"

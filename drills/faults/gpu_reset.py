@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Literal, cast
 
 from drills import receipts
 from drills.errors import DrillError, Refused, UsageError
-from drills.faults import gpu_notes, gpu_preflight, gpu_reset_crash, gpu_reset_planned, gpu_reset_units
+from drills.faults import clock_locks, gpu_notes, gpu_preflight, gpu_reset_crash, gpu_reset_planned, gpu_reset_units
 from drills.faults.common import FaultParams, bystanders, how_for, pinned, untouched
 from drills.faults.gpu_noted_proof import conclude, engine_evidence, reset_evidence
 from drills.faults.gpu_pauses import noted, start_steps
@@ -40,7 +40,7 @@ class GpuReset:
     held: ClassVar[bool] = False
     effect: ClassVar[bool] = True
     on_node: ClassVar[bool] = True
-    warning: ClassVar[str] = "a reset may end in a GPU, or a machine, that needs a power cycle"
+    undo_s: ClassVar[float] = gpu_notes.RESTORE_TIMEOUT_S + gpu_reset_units.UNITS * gpu_reset_units.UNIT_S
 
     class Params(FaultParams):
         """how: crash or planned (required), one value or one per kind of target; budget_timeout: for an eviction."""
@@ -61,6 +61,12 @@ class GpuReset:
             self._planned = UnitsReset(self)
         elif how == "planned":
             self._planned = PlannedReset(self.name, params.model_dump(), params.budget_timeout)
+
+    @property
+    def warning(self) -> str:
+        """Return what people must know before they run it."""
+        lost = "; a clock lock set on the node is lost, and nobody sets it again" if self.kind == "kubernetes" else ""
+        return f"a reset may end in a GPU, or a machine, that needs a power cycle{lost}"
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -90,14 +96,15 @@ class GpuReset:
         if reasons:
             return reasons
         host_name, uuids = victims[0].host, [gpu for v in victims for gpu in v.gpus]
-        host = target.host(host_name)
+        host, locks = target.host(host_name), clock_locks.declared(target, victims)
+        reasons += clock_locks.of_victims(victims, locks)
         try:
             if isinstance(target, HasUnits):
                 reasons += target.unit_host(host_name).refusals(victims, stop=False)
             now = gpu_host.look(target, host_name)
             reasons += gpu_preflight.of_machine(now)
             if now["source"] is not None:
-                reasons += [reason for uuid in uuids for reason in gpu_preflight.of_gpu(uuid, now)]
+                reasons += [reason for uuid in uuids for reason in gpu_preflight.of_gpu(uuid, now, locks.get(uuid, ()))]
             if isinstance(target, HasUnits):
                 survey = target.unit_host(host_name).survey()
                 reasons += [why for uuid in uuids for why in of_kind(uuid, survey, lab=now["lab"])]
@@ -106,8 +113,9 @@ class GpuReset:
             paused = gpu_reset_crash.watchers(target, host_name, uuids, victims)
             others = gpu_reset_crash.staying(target, host_name, held, paused)
             reasons += gpu_preflight.of_holders([h for h in others if not gpu_host.is_daemon(h)], victims)
+            reasons += gpu_preflight.of_unheld(held, victims)
             reasons += gpu_preflight.of_daemon(held, now)
-            reasons += gpu_preflight.of_before(host, f"{target.state_dir}/gpu-reset", uuids, now)
+            reasons += gpu_preflight.of_before(host, f"{target.state_dir_of(host_name)}/gpu-reset", uuids, now)
             reasons += gpu_preflight.of_gates(host, victims)
         except DrillError as error:
             reasons.append(str(error))
@@ -119,11 +127,13 @@ class GpuReset:
             return self._planned.aim(target, victims, run=run, receipt=receipt, deadline_s=deadline_s)
         host_name = victims[0].host
         now = gpu_host.look(target, host_name)
-        uuids = [gpu for v in victims for gpu in v.gpus]
-        reasons = [*gpu_preflight.of_machine(now), *(r for uuid in uuids for r in gpu_preflight.of_gpu(uuid, now))]
+        uuids, locks = [gpu for v in victims for gpu in v.gpus], clock_locks.declared(target, victims)
+        reasons = [*gpu_preflight.of_machine(now), *clock_locks.of_victims(victims, locks)]
+        reasons += [why for uuid in uuids for why in gpu_preflight.of_gpu(uuid, now, locks.get(uuid, ()))]
         if reasons:
             raise Refused(f"{'; '.join(reasons)}; nothing was touched")
-        folder = f"{target.state_dir}/gpu-reset"
+        before = {uuid: now["gpus"][uuid] | {"clock_lock": list(locks[uuid])} for uuid in uuids}
+        folder = f"{target.state_dir_of(host_name)}/gpu-reset"
         base_of = {uuid: f"{folder}/{receipt}-{number}" for number, uuid in enumerate(uuids)}
         paused = noted(folder, receipt, gpu_reset_crash.watchers(target, host_name, uuids, victims))
         starts = start_steps(target.unit_host(host_name), paused) if isinstance(target, HasUnits) else []
@@ -136,7 +146,7 @@ class GpuReset:
             host=host_name,
             victims=tuple(pinned(v) for v in victims),
             prior={
-                "machine": {**now, "gpus": {uuid: now["gpus"][uuid] for uuid in uuids}},
+                "machine": {**now, "gpus": before},
                 "bases": base_of,
                 "bystanders": bystanders(target, victims),
                 "paused": paused,
@@ -144,7 +154,7 @@ class GpuReset:
             holds=tuple(v.gate for v in victims if v.gate),
             undo=(  # the last comes first: settings, then who watches
                 *starts,
-                *(gpu_notes.undo_step(python, base_of[uuid], uuid, now["gpus"][uuid], smi) for uuid in uuids),
+                *(gpu_notes.undo_step(python, base_of[uuid], uuid, before[uuid], smi) for uuid in uuids),
             ),
             deadline_s=deadline_s,
             params=self.params.model_dump(),

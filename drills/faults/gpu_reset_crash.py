@@ -63,10 +63,11 @@ class CrashDeed(NotedDeed):
             if still_the_one(victim, replicas) is None:
                 raise Refused(f"{victim['name']}: is no longer the replica that was aimed at; nothing was touched")
         self.refuse_begun()
-        held = staying(self.target, self.receipt.host, self.holders(), self.paused)
-        strangers = list(gpu_preflight.of_holders(held, [r for r in replicas if self._is_victim(r)]))
-        if strangers:
-            raise Refused(f"{'; '.join(strangers)}; nothing was touched")
+        holders, victims = self.holders(), [r for r in replicas if self._is_victim(r)]
+        reasons = list(gpu_preflight.of_holders(staying(self.target, self.receipt.host, holders, self.paused), victims))
+        reasons += gpu_preflight.of_unheld(holders, victims)
+        if reasons:
+            raise Refused(f"{'; '.join(reasons)}; nothing was touched")
         for gate in self.receipt.holds:
             if gpu_host.gate_is_free(self.host, gate) is not False:
                 raise Refused(f"gate {gate} is not held by the on-target timer; nothing was touched")

@@ -102,7 +102,10 @@ class PlannedReset:
             undo=(  # the last comes first: settings before pods, and the jobs tell of their resets until the end
                 *({"do": "job", "name": name, "namespace": namespace} for names in jobs.values() for name in names),
                 back,
-                *({"do": "run", "argv": command_of_settings(node, u, now["gpus"][u]), "timeout_s": 60} for u in uuids),
+                *(
+                    {"do": "run", "argv": command_of_settings(node, u, now["gpus"][u]), "timeout_s": 60, "beside": True}
+                    for u in uuids
+                ),
             ),
             deadline_s=max(deadline_s, self._timer_s(len(uuids), len(victims))),
             params=self.params,
@@ -277,7 +280,7 @@ def _reset_evidence(receipt: Receipt, now: Json, uuid: str, job: Json | None) ->
     found = reset_outcome.verify(uuid, prior, now, elapsed_s(now, job))
     meaning = "its uptime restarted" if found.proven else reset_outcome.OUTCOMES[found.outcome]
     if found.proven is None:
-        meaning = "reset reported, not independently proven: this driver tells no uptime"
+        meaning = "reset reported, not independently proven: its uptime, or when it began, is not told"
     proof = {"outcome": found.outcome, "meaning": meaning, "proven": found.proven, "rc": rc, "lab": now["lab"]}
     return {"what": "reset", **proof, "problems": list(found.problems), **found.evidence}
 

@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from drills import receipts
 from drills.errors import DrillError, Refused
-from drills.faults import gpu_noted, gpu_notes, gpu_preflight
+from drills.faults import clock_locks, gpu_noted, gpu_notes, gpu_preflight
 from drills.faults import gpu_reset_units_deed as deed
 from drills.faults.common import Written, bystanders, receipt_of, untouched
 from drills.faults.gpu_noted_proof import conclude, engine_evidence, reset_evidence
@@ -62,16 +62,17 @@ class UnitsReset:
             yield from reasons
             return
         name, uuids = victims[0].host, gpus_of(victims)
-        node, now = _node(target, name), gpu_host.look(target, name)
+        node, now, locks = _node(target, name), gpu_host.look(target, name), clock_locks.declared(target, victims)
+        yield from clock_locks.of_victims(victims, locks)
         yield from gpu_preflight.of_machine(now)
         yield from gpu_preflight.of_modules(node.host, now)
         survey = node.survey()
         yield from self._of_units(node, survey, victims)
         yield from gpu_preflight.of_daemon([h for h in survey["holders"] if h["gpu"] in uuids], now)
-        yield from gpu_preflight.of_before(node.host, f"{target.state_dir}/gpu-reset", uuids, now)
+        yield from gpu_preflight.of_before(node.host, f"{target.state_dir_of(name)}/gpu-reset", uuids, now)
         if now["source"] is not None:
             for uuid in uuids:
-                yield from gpu_preflight.of_gpu(uuid, now)
+                yield from gpu_preflight.of_gpu(uuid, now, locks.get(uuid, ()))
                 yield from of_kind(uuid, survey, lab=now["lab"])
 
     def _of_units(self, node: UnitHost, survey: Json, victims: Sequence[Replica]) -> Iterator[str]:
@@ -89,6 +90,7 @@ class UnitsReset:
                     f"{gpu_host.describe(holder)}, {whose}, and would not let go: stop it first, drill another "
                     "replica, or name its unit under `pause`, if that may be stopped for a while"
                 )
+        yield from gpu_preflight.of_unheld(survey["holders"], victims, lambda h, v: h["unit"] == node.unit_of(v.name))
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Note how GPUs and units are now, and how they are put back."""
@@ -96,7 +98,9 @@ class UnitsReset:
             raise Refused(f"{'; '.join(reasons)}; nothing was touched")
         name, uuids = victims[0].host, gpus_of(victims)
         node, now, smi = _node(target, name), gpu_host.look(target, name), cast("HasGpus", target).nvidia_smi(name)
-        folder = f"{target.state_dir}/gpu-reset"
+        locks = clock_locks.declared(target, victims)
+        before = {uuid: now["gpus"][uuid] | {"clock_lock": list(locks[uuid])} for uuid in uuids}
+        folder = f"{target.state_dir_of(name)}/gpu-reset"
         bases = {uuid: f"{folder}/{receipt}-{number}" for number, uuid in enumerate(uuids)}
         uid_of = {node.unit_of(v.name): v.uid for v in victims}
         to_pause = node.to_pause(node.survey(), uuids, [v.name for v in victims])
@@ -104,10 +108,10 @@ class UnitsReset:
         undo = [  # the last comes first: settings, then who watches, then the replica
             *start_steps(node, units, list(bases.values())),
             *start_steps(node, paused),
-            *(gpu_notes.undo_step(node.host.python, bases[u], u, now["gpus"][u], smi) for u in uuids),
+            *(gpu_notes.undo_step(node.host.python, bases[u], u, before[u], smi) for u in uuids),
         ]
         prior: Json = {
-            "machine": {**now, "gpus": {uuid: now["gpus"][uuid] for uuid in uuids}},
+            "machine": {**now, "gpus": before},
             "bases": bases,
             "units": units,
             "paused": paused,
@@ -154,7 +158,8 @@ class UnitsReset:
     def _units_evidence(self, node: UnitHost, receipt: Receipt) -> Json:
         now = node.units([*receipt.prior["units"], *receipt.prior["paused"]])
         states = {unit: said["state"] for unit, said in now.items()}
-        return {"what": "units", "units": states, "all_up": all(state in UP for state in states.values())}
+        up = [said["state"] in UP or (said["state"] == "deactivating" and said["job"]) for said in now.values()]
+        return {"what": "units", "units": states, "all_up": all(up)}
 
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Judge a reset that nobody judged, and put settings and units back. Never resets."""

@@ -17,10 +17,10 @@ from drills.faults.common import still_the_one
 from drills.faults.gpu_noted import NotedDeed
 from drills.faults.gpu_pauses import Units
 from drills.model import Context, Json, Receipt, Replica, Target
-from drills.nodes import UnitHost
+from drills.nodes import STOP_TIMEOUT_S, UnitHost
 from drills.probes import gpu_host
 
-TEARDOWN_TIMEOUT_S: Final = 300.0  # from the stop of a unit until nobody holds the GPU; also bounded by the run
+TEARDOWN_TIMEOUT_S: Final = STOP_TIMEOUT_S  # from the stop of a unit until nobody holds the GPU
 LOOK_AGAIN_S: Final = 1.0
 
 
@@ -53,7 +53,7 @@ class UnitsDeed(NotedDeed):
         """
         self._last_look()
         self.ctx.tell("inject.hit", {"receipt": self.receipt.id, "victims": [v["name"] for v in self.receipt.victims]})
-        self.hands.stop(self.units, "unit.stopped")
+        self.hands.stop(self.units, "unit.stopped", within_s=STOP_TIMEOUT_S)
         self.hands.stop(self.paused, "units.paused")
         self.wait_until_gone()
         refused = [why for uuid, base in self.bases.items() if (why := self._one(uuid, base))]

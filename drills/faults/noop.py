@@ -36,7 +36,7 @@ class Noop:
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Name the marker file that will be the only change."""
-        marker = f"{target.state_dir}/{receipt}.marker"
+        marker = f"{target.state_dir_of(victims[0].host)}/{receipt}.marker"
         prior = {"bystanders": bystanders(target, victims), "marker": marker, "marker_present": False}
         undo = [{"do": "remove", "path": marker}]
         return receipt_of(

@@ -8,11 +8,12 @@ kill-process  a crash: SIGKILL of the replica's process tree, engine first; the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Literal, cast
 
 from drills import receipts
+from drills.access.podprocs import ENGINE_TITLE
 from drills.errors import DrillError, UsageError
 from drills.faults.common import (
     FaultParams,
@@ -25,8 +26,9 @@ from drills.faults.common import (
     still_the_one,
     untouched,
 )
+from drills.faults.engines import engines_of
 from drills.faults.eviction import await_budget
-from drills.model import CanDelete, CanEvict, Context, Json, Observation, Receipt, Replica, Restored, Target
+from drills.model import CanDelete, CanEvict, Context, HasUnits, Json, Observation, Receipt, Replica, Restored, Target
 from drills.params import Duration
 
 How = Literal["delete", "delete-now", "evict", "kill-process"]
@@ -64,16 +66,23 @@ class PodKill:
         """Return what the way of dying needs."""
         return NEEDS.get(self.how, frozenset({"CanDelete"}))
 
-    def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:  # noqa: ARG002
-        """Refuse a victim whose process cannot be named."""
+    def preflight(self, target: Target, victims: Sequence[Replica]) -> list[str]:
+        """Refuse a victim whose process cannot be named, or whose unit has no engine below it, or would stay down."""
         if self.how != "kill-process":
             return []
-        return [f"{v.name}: its process is not known, so it cannot be killed safely" for v in victims if not v.pid]
+        reasons = [f"{v.name}: its process is not known, so it cannot be killed safely" for v in victims if not v.pid]
+        if isinstance(target, HasUnits):
+            try:
+                reasons += _of_units(target, [v for v in victims if v.pid])
+            except DrillError as error:
+                reasons.append(str(error))
+        return reasons
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Pin the victims and their bystanders. The deployment must heal itself: only an orphan is ours to end."""
         trees = [(v, offspring(target, v)) for v in victims] if self.how == "kill-process" else []
-        prior = {"bystanders": bystanders(target, victims), "how": self.how}
+        prior: Json = {"bystanders": bystanders(target, victims), "how": self.how}
+        prior |= {"engines": {v.name: engines_of(v, tree) for v, tree in trees}} if trees else {}
         undo = [step for v, tree in trees for step in burial(v.host, v.pid, v.pid_start, tree)]
         return receipt_of(
             self, target, victims, run=run, receipt=receipt, deadline_s=deadline_s, prior=prior, undo=undo
@@ -111,22 +120,26 @@ class PodKill:
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Prove that each victim's processes are gone, and that nobody else's are."""
         evidence: list[Json] = []
+        engines = receipt.prior.get("engines", {})
         deadline = ctx.mono() + PROOF_TIMEOUT_S
         while True:
-            evidence = [self._seen(target, v) for v in receipt.victims]
+            evidence = [self._seen(target, v, engines.get(v["name"], [])) for v in receipt.victims]
             if all(e["gone"] for e in evidence) or ctx.mono() > deadline or ctx.stopping():
                 break
             ctx.sleep(0.1)
         on = all(e["gone"] for e in evidence)
         return Observation(on, tuple(evidence), untouched(receipt.prior["bystanders"], target.replicas()))
 
-    def _seen(self, target: Target, victim: Json) -> Json:
-        """Look at one victim: its process where that is known, else what the controller says of its incarnation."""
+    def _seen(self, target: Target, victim: Json, engines: Sequence[Json]) -> Json:
+        """Look at one victim: its processes where they are known, else what the controller says of its incarnation."""
         now = next((r for r in target.replicas() if r.name == victim["name"]), None)
         replaced = now is None or now.uid != victim["uid"]
+        left: list[int] = []
         if victim["pid"]:
-            alive = target.host(victim["host"]).alive(victim["pid"], victim["pid_start"])
-            gone = not alive and (now is None or replaced or not now.ready or now.pid != victim["pid"])
+            host = target.host(victim["host"])
+            left = [p["pid"] for p in engines if host.alive(p["pid"], p["start"])]
+            alive = host.alive(victim["pid"], victim["pid_start"])
+            gone = not alive and not left and (now is None or replaced or not now.ready or now.pid != victim["pid"])
         else:
             gone = now is None or replaced or now.state == "terminating"
         return {
@@ -134,6 +147,7 @@ class PodKill:
             "replica": victim["name"],
             "pid": victim["pid"],
             "gone": gone,
+            "engines_left": left,
             "uid_before": victim["uid"],
             "uid_now": now.uid if now else None,
             "state_now": now.state if now else None,
@@ -142,6 +156,19 @@ class PodKill:
     def revert(self, target: Target, receipt: Receipt, ctx: Context) -> Restored:
         """Return clean: nothing of ours stays in place."""
         return receipts.revert(target, receipt, ctx)
+
+
+def _of_units(target: Target, victims: Sequence[Replica]) -> Iterator[str]:
+    """Say whose unit only starts an engine that runs elsewhere, and whose would stay down."""
+    for victim in victims:
+        if not engines_of(victim, offspring(target, victim)):
+            yield (
+                f"{victim.name}: no engine ({ENGINE_TITLE}) is below the main process of its unit, so the kill would "
+                "miss it: an engine in a container is not killed with the client that started it"
+            )
+    for host in sorted({victim.host for victim in victims}):
+        there = [victim for victim in victims if victim.host == host]
+        yield from cast("HasUnits", target).unit_host(host).stay_down(there, "kill")
 
 
 def _tell_refusal(receipt: Receipt, ctx: Context, replica: str, reason: str) -> None:

@@ -29,11 +29,9 @@ OUTCOMES = {
     "no_effect": "nvidia-smi said success, but the GPU's uptime went on: nothing happened",
 }
 #: The GPU was left alone, and everything goes on as before.
-HARMLESS = frozenset(
-    {"in_use", "in_use_old", "unsupported_a", "unsupported_b", "blocked", "no_permission", "no_effect"}
-)
-#: Nobody knows how the GPU is: never repeated, a person has to look.
-NEEDS_HUMAN = frozenset({"lost", "timeout", "partial", "unknown"})
+HARMLESS = frozenset({"in_use", "in_use_old", "unsupported_a", "unsupported_b", "blocked", "no_permission"})
+#: Nobody knows how the GPU is, not even where nvidia-smi and the GPU tell two stories: never repeated, a person looks.
+NEEDS_HUMAN = frozenset({"lost", "timeout", "partial", "unknown", "no_effect"})
 
 #: The GPU is fine, and will not be reset on this machine tomorrow either.
 UNSUPPORTED = frozenset({"unsupported_a", "unsupported_b", "blocked"})
@@ -83,7 +81,7 @@ def _bus(pci: str) -> str:
 
 @dataclass(frozen=True)
 class Verified:
-    """What the GPU shows after a reset that was reported as done. `proven` is None without an uptime."""
+    """What the GPU shows after a reset that was reported as done. `proven` is None without an uptime, or a begin."""
 
     outcome: str
     proven: bool | None
@@ -92,7 +90,10 @@ class Verified:
 
 
 def verify(uuid: str, prior: Json, now: Json, elapsed_s: float) -> Verified:
-    """Compare the answers of `drills.probes.gpu` from before and after; `elapsed_s` is since the reset began."""
+    """Compare the answers of `drills.probes.gpu` from before and after; `elapsed_s` is since the reset began.
+
+    0, or less, is an `elapsed_s` that is not known: nothing is proven by it, and nothing denied.
+    """
     before, after = prior["gpus"][uuid], now["gpus"].get(uuid)
     evidence = {
         "gpu": uuid,
@@ -111,10 +112,11 @@ def verify(uuid: str, prior: Json, now: Json, elapsed_s: float) -> Verified:
         return Verified("lost", False, (*problems, f"GPU {uuid} is not there any more (said: {said})"), evidence)
     problems += _gpu_problems(before, after)
     uptime_s = after["uptime_s"]
-    if uptime_s is None:
+    if uptime_s is None or elapsed_s <= 0:
         return Verified("ok", None, tuple(problems), evidence)
-    happened = uptime_s < elapsed_s + UPTIME_SLACK_S
-    return Verified("ok" if happened else "no_effect", happened and evidence["same_boot"], tuple(problems), evidence)
+    if uptime_s < elapsed_s + UPTIME_SLACK_S:
+        return Verified("ok", evidence["same_boot"], tuple(problems), evidence)
+    return Verified("no_effect", False, (*problems, OUTCOMES["no_effect"]), evidence)
 
 
 def _machine_problems(prior: Json, now: Json) -> Sequence[str]:
@@ -133,7 +135,7 @@ def _gpu_problems(before: Json, after: Json) -> Sequence[str]:
     if after["recovery_action"] != "None":
         asked = after["recovery_action"] or "unknown"
         problems.append(f"recovery action is {asked}, not None")
-    same = ("mig", "fabric")
+    same = [name for name in ("mig", "fabric", "compute_mode", "ecc_mode") if name in before]
     problems += [f"{name} is {after[name]}, was {before[name]}" for name in same if after[name] != before[name]]
     rows = ("pending", "failure")
     problems += [f"row remapping: {r}" for r in rows if after["remapped"][r] and not before["remapped"][r]]

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from drills import receipts
 from drills.errors import DrillError, Refused, Stopped, UsageError
-from drills.faults import gpu_caps
+from drills.faults import clock_locks, gpu_caps, gpu_preflight
 from drills.faults.common import FaultParams, bystanders, how_for, receipt_of, refuse_others, untouched
 from drills.faults.gpu_caps import Cap
 from drills.model import Context, HasGpus, Json, Observation, Receipt, Replica, Restored, Target
@@ -37,11 +37,12 @@ def _some(share: float) -> float:
 
 @dataclass
 class _Survey:
-    """What was seen before the deed: reasons to refuse, hosts by name, clocks a GPU can be locked to by UUID."""
+    """What was seen before the deed: reasons to refuse, hosts by name, clocks a GPU can take, the site's lock."""
 
     refusals: list[str]
     hosts: dict[str, Json] = field(default_factory=dict)
     clocks_mhz: dict[str, list[int]] = field(default_factory=dict)
+    locks: dict[str, clock_locks.Lock] = field(default_factory=dict)
 
 
 class ThermalThrottle:
@@ -51,6 +52,7 @@ class ThermalThrottle:
     held: ClassVar[bool] = True
     effect: ClassVar[bool] = True
     proof_s: ClassVar[float] = PROOF_TIMEOUT_S
+    undo_s: ClassVar[float] = gpu_caps.UNDO_TIMEOUT_S
     emulates: ClassVar[str] = (
         "the clocks or the power of a GPU are capped by a setting; the chip is not hot, no thermal clock event reason "
         "is set, and what watches temperatures is not put to the test"
@@ -82,25 +84,31 @@ class ThermalThrottle:
         """Look at the victims and at their GPUs, each host once."""
         found = _Survey(list(gpu_caps.of_victims(victims, target.replicas())))
         for host in sorted({victim.host for victim in victims}) if not found.refusals else ():
-            uuids = [gpu for victim in victims if victim.host == host for gpu in victim.gpus]
             try:
-                self._look_at(target, host, uuids, found)
+                self._look_at(target, host, [victim for victim in victims if victim.host == host], found)
             except DrillError as error:
                 found.refusals.append(str(error))
         return found
 
-    def _look_at(self, target: Target, host: str, uuids: Sequence[str], found: _Survey) -> None:
+    def _look_at(self, target: Target, host: str, victims: Sequence[Replica], found: _Survey) -> None:
         now = found.hosts[host] = gpu_host.look(target, host)
+        uuids = [gpu for victim in victims for gpu in victim.gpus]
+        locks = clock_locks.declared(target, victims)
+        if self.how == "clocks":
+            found.refusals += clock_locks.of_victims(victims, locks)
         found.refusals += gpu_caps.of_machine(host, now)
         for uuid in uuids if now["source"] else ():
-            why = list(gpu_caps.of_gpu(uuid, now))
+            lock = found.locks[uuid] = locks.get(uuid, ())
+            why = list(gpu_caps.of_gpu(uuid, now, lock))
             if not why and self.how == "power":
                 why += gpu_caps.of_power(uuid, now["gpus"][uuid], self.params.to)
             elif not why:
                 clocks = gpu_caps.supported_mhz(target.host(host), _smi(target, host), uuid)
                 found.clocks_mhz[uuid] = clocks
-                why += gpu_caps.of_clocks(uuid, now["gpus"][uuid], clocks, self.params.to)
+                why += gpu_caps.of_clocks(uuid, now["gpus"][uuid], clocks, self.params.to, lock)
             found.refusals += why
+        if now["source"]:
+            found.refusals += gpu_preflight.of_unheld(gpu_host.holders(target, host, uuids), victims)
 
     def aim(self, target: Target, victims: Sequence[Replica], *, run: str, receipt: str, deadline_s: float) -> Receipt:
         """Look again, now under load; note what is set, and how it is put back."""
@@ -108,8 +116,8 @@ class ThermalThrottle:
         if found.refusals:
             raise Refused(f"{'; '.join(found.refusals)}; nothing was touched")
         held = [(victim, uuid) for victim in victims for uuid in victim.gpus]
-        base = f"{target.state_dir}/thermal-throttle/{receipt}"
-        caps = [self._cap(victim, uuid, found, f"{base}-{n}.set") for n, (victim, uuid) in enumerate(held)]
+        note_of = {v.host: f"{target.state_dir_of(v.host)}/thermal-throttle/{receipt}" for v in victims}
+        caps = [self._cap(v, uuid, found, f"{note_of[v.host]}-{n}.set") for n, (v, uuid) in enumerate(held)]
         mine = {cap.gpu for cap in caps}
         limits = {uuid: gpu["power_limit_w"] for now in found.hosts.values() for uuid, gpu in now["gpus"].items()}
         prior: Json = {
@@ -133,6 +141,7 @@ class ThermalThrottle:
             mhz=gpu_caps.clock_mhz(found.clocks_mhz[uuid], gpu["sm_clock_max_mhz"], to) if clocks else None,
             watts=None if clocks else gpu_caps.watts(gpu, to),
             prior={key: gpu[key] for key in gpu_caps.NOTED},
+            lock=list(found.locks[uuid]),
         )
 
     # ---- the deed ------------------------------------------------------------------------------------
@@ -152,7 +161,7 @@ class ThermalThrottle:
         """Refuse when a setting is another one by now: this is the last moment at which nothing was touched."""
         seen = {host: gpu_host.look(target, host) for host in {cap.host for cap in caps}}
         for cap in caps:
-            reasons = list(gpu_caps.of_gpu(cap.gpu, seen[cap.host]))
+            reasons = list(gpu_caps.of_gpu(cap.gpu, seen[cap.host], tuple(cap.lock)))
             gpu = seen[cap.host]["gpus"].get(cap.gpu)
             if gpu is not None and gpu["power_limit_w"] != cap.prior["power_limit_w"]:
                 was = cap.prior["power_limit_w"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import AfterValidator
@@ -116,8 +117,9 @@ class UpstreamDelay:
             target.host(hosts[name]).write(files[name], json.dumps(fault), mode=0o644)
             ctx.tell("inject.step", {"receipt": receipt.id, "step": "delay.on", "ok": True, "replica": name})
 
+        mine = [copy_context() for _ in files]  # each order says to which receipt it belongs
         with ThreadPoolExecutor(max(1, len(files))) as pool:  # or they come on one after the other
-            list(pool.map(late, files))
+            list(pool.map(lambda context, name: context.run(late, name), mine, files))
 
     def observe(self, target: Target, receipt: Receipt, ctx: Context) -> Observation:
         """Time a request through each proxy: late, and by the delay, while its file is there, and else not."""

@@ -8,6 +8,7 @@ from typing import Any
 from drills.fronts import words
 from drills.fronts.fronts import Fronts
 from drills.model import Fault, Host, Json, Replica
+from drills.target import TargetSpec
 
 #: Of a replica on its way out nothing is asked any more.
 LEAVING = ("terminating", "completed")
@@ -16,6 +17,7 @@ LEAVING = ("terminating", "completed")
 class Fronted:
     """Implements BringsProxies, HasProxies and HasLedger."""
 
+    spec: TargetSpec
     clock_error_s = 0.0  # of the ledger that was collected
 
     def host(self, name: str) -> Host:
@@ -28,10 +30,6 @@ class Fronted:
 
     def run_now(self) -> str:
         """Return the run that has the target now."""
-        raise NotImplementedError
-
-    def ledger_asked_for(self) -> bool:
-        """Whether the target's file asks for proxies."""
         raise NotImplementedError
 
     def front_key(self, replica: Replica) -> str:
@@ -58,7 +56,7 @@ class Fronted:
 
     def wants_proxies(self, faults: Sequence[Fault]) -> bool:
         """Whether the target's file asks for them, or one of the faults does."""
-        return self.ledger_asked_for() or any("HasProxies" in fault.needs() for fault in faults)
+        return self.spec.brings_proxies(faults)
 
     def aim_proxies(self, replicas: Sequence[Replica], tag: str) -> list[Json]:
         """Return where each replica's proxy would stand. Refused."""

@@ -7,7 +7,8 @@ A spot says where one stands, as plain data that receipts hold:
     node, python       the machine, and the Python there that knows this package
     ip, port           where the engine listens
     netns              the network it stands in, None for the machine's own
-    sources            whose connections are led to it, addresses; None: everybody's, which are for `ip` then
+    sources            whose connections are led to it, addresses; None: everybody's, which are for `ip` then. Where
+                       there are some it lets in nobody else: it must be no way past the machine's firewall
     stays              whether its folder stays behind, in a helper that ends with all that is in it
     tag, folder, receipt                    of the run
     listen, upstream, iptables, snapshot    found when it was aimed
@@ -31,6 +32,8 @@ MODULE = "drills.fronts.onhost"
 DRAINED_S, KILLED_S = 17.0, 2.0
 #: What a proxy says that it lives by, where any address of the machine leads to it.
 ANY = "0.0.0.0"  # noqa: S104 - also what it listens on: what is led to it keeps the address it was sent to
+#: Who asks a proxy on its own machine, for a proof.
+LOOPBACK = "127.0.0.1"
 #: An attempt to connect.
 FIRST = ("--tcp-flags", "FIN,SYN,RST,ACK", "SYN")
 
@@ -89,14 +92,16 @@ def heard(spot: Json) -> Path:
 
 def command(spot: Json) -> list[str]:
     """Return the words that start it, behind those of its Python."""
-    folder = spot["folder"]
-    address = spot["ip"] if spot.get("sources") is None else ANY
+    folder, sources = spot["folder"], spot.get("sources")
+    address = spot["ip"] if sources is None else ANY
+    known = () if sources is None else (*sources, LOOPBACK)
     return [
         *("-m", "drills.proxy", "--listen", f"{ANY}:{spot['listen']}", "--upstream", spot["upstream"]),
         *("--control", f"unix:{folder}/control", "--ledger", f"{folder}/ledger.ndjson"),
         *("--name", spot["replica"], "--role", spot["role"], "--faults-dir", f"{folder}/faults"),
         *("--only", "/v1/", "--while", f"{folder}/lives"),
         *("--seen", f"{heard(spot)}@{address}"),
+        *(f"--let-in={one}" for one in known),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from drills import lock as locks
 from drills.access.filecustody import FileCustody
@@ -17,6 +18,12 @@ from drills.parts import Parted, parts, whole
 from drills.receipts import there
 
 TIMER = "drills.access.unittimer"
+#: Makes a folder that is ours alone, or says what is wrong with it.
+OWN: Final = (
+    "import pathlib, sys; from drills.access import unpack; "
+    "sys.exit(unpack.own(pathlib.Path(sys.argv[1]), 'close it to others'))"
+)
+OWN_TIMEOUT_S: Final = 15.0
 
 
 class HostsCustody(Parted):
@@ -27,7 +34,7 @@ class HostsCustody(Parted):
 
     def __init__(self, machines: Sequence[Machine], target: str, *, timer: str = TIMER) -> None:
         self.machines, self.target, self.run = tuple(machines), target, ""
-        self._files = {m.name: FileCustody(m.host, m.state_dir, target, timer=timer) for m in machines}
+        self._files = {m.name: FileCustody(m.host, m.custody_dir, target, timer=timer) for m in machines}
 
     def _keeper(self, run: str, name: str) -> FileCustody:  # noqa: ARG002 - of `Parted`
         try:
@@ -58,6 +65,7 @@ class HostsCustody(Parted):
         taken: list[Machine] = []
         for machine in self.machines:
             try:
+                _refuse_anybodys(machine)
                 self._of(machine).take(lock, clock)
             except BaseException as error:
                 for mine in (*taken, machine):  # what was just written for the one that is held, too
@@ -131,3 +139,15 @@ class HostsCustody(Parted):
         """Remove files that were being written when their writer died, where that can be seen."""
         split = [parts(receipt) for receipt in receipts]
         each(self.machines, lambda m: self._of(m).sweep([part[m.name] for part in split if m.name in part]))
+        elsewhere = [machine for machine in self.machines if machine.state_dir != machine.custody_dir]
+        each(elsewhere, lambda m: FileCustody(m.host, m.state_dir, self.target).sweep([]))
+
+
+def _refuse_anybodys(machine: Machine) -> None:
+    """Refuse a machine where others could put something of theirs into custody; state_dir was looked at before."""
+    if machine.state_dir == machine.custody_dir:
+        return
+    done = machine.host.run([machine.host.python, "-c", OWN, machine.custody_dir], timeout_s=OWN_TIMEOUT_S)
+    if done.rc != 0 or done.timed_out:
+        why = "no answer in time" if done.timed_out else (done.err.strip().splitlines() or [f"status {done.rc}"])[-1]
+        raise Refused(f"receipts and lock cannot be kept in {machine.custody_dir}: {why[:200]}")

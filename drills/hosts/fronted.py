@@ -57,10 +57,6 @@ class FrontedHosts(Fronted):
 
     # ---- proxies -------------------------------------------------------------------------------------
 
-    def ledger_asked_for(self) -> bool:
-        """Whether the target's file asks for proxies."""
-        return self.spec.ledger
-
     def front_key(self, replica: Replica) -> str:
         """Return its name: a proxy stands in front of a unit's port, whichever run of the unit listens there."""
         return replica.name

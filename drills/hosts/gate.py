@@ -7,6 +7,7 @@ the restart back, and lets it go by ending. Without it, or with the folder gone,
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final
 
 FOLDER: Final = "/run/drill-gate"
@@ -31,9 +32,10 @@ def gate_of(exec_start_pre: str) -> str | None:
 def how_to(unit: str) -> tuple[str, ...]:
     """Return the lines that give the unit its gate: typed once, outside of any drill."""
     folder = f"/etc/systemd/system/{unit}.d"
+    made, file = shlex.quote(folder), shlex.quote(f"{folder}/10-drill-gate.conf")
     lines = DROP_IN.splitlines()
     return (
-        f"mkdir -p {folder}; cat > {folder}/10-drill-gate.conf <<'END'",
+        f"mkdir -p {made}; cat > {file} <<'END'",
         *lines,
         "END",
         f"systemctl daemon-reload; mkdir -m 0700 -p {FOLDER}",

@@ -6,16 +6,20 @@ A unit is stopped by its name, and only the very run of it that was aimed at. No
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
 from drills.errors import DrillError, Refused
+from drills.hosts.restarts import stays_down
 from drills.model import Host, Json, Replica
+from drills.nodes import STOP_TIMEOUT_S
+from drills.unitnames import whole
 
 COMMAND_TIMEOUT_S: Final = 20.0
 SURVEY_TIMEOUT_S: Final = 60.0
-SUFFIX: Final = ".service"
 #: Units that watch GPUs and serve nobody: they may be paused for a reset without being named in drill.yaml.
 WATCHERS: Final = (
     "nvidia-dcgm.service",
@@ -28,9 +32,13 @@ WATCHERS: Final = (
 )
 #: Who is stopped along with a unit.
 WITH_IT: Final = ("RequiredBy", "BoundBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo")
-#: A server ends with status 0 when its engine dies; these start it again.
-AGAIN: Final = ("always", "on-success")
 DEAD: Final = ("inactive", "failed")
+STOP_SLACK_S: Final = 10.0  # until a unit that was killed in the end is seen to be gone
+#: How systemd writes a span of time, `1min 30s`: its units in seconds.
+_SPAN: Final = {
+    "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "month": 2629800.0,
+    "y": 31557600.0,
+}  # fmt: skip
 _SHOWN: Final = (
     "Id", "LoadState", "ActiveState", "SubState", "InvocationID", "Job", "Restart", "CanStart", "CanStop",
     "TimeoutStopUSec", *WITH_IT,
@@ -44,9 +52,13 @@ exec systemctl --no-block stop -- "$2"
 """
 
 
-def whole(unit: str) -> str:
-    """Return a unit's whole name: a service may be named without its suffix."""
-    return unit if "." in unit else f"{unit}{SUFFIX}"
+def span_s(text: str) -> float:
+    """Return a span of time as systemd writes it, in seconds; one that cannot be read may be of any length."""
+    words = text.split()
+    found = [re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-z]+)", word) for word in words]
+    if not all(match and match[2] in _SPAN for match in found):
+        return math.inf
+    return sum(float(match[1]) * _SPAN[match[2]] for match in found if match)
 
 
 class SystemdHost:
@@ -86,17 +98,32 @@ class SystemdHost:
         where = f"{self.name}: unit {unit}"
         if said["LoadState"] != "loaded":
             yield f"{where} is {said['LoadState']}"
+        elif said["Id"] != unit:  # its processes, and who stops along with it, go by that one
+            yield f"{where} is another name of {said['Id']}: name that one in drill.yaml"
         elif said["ActiveState"] != "active" or said["Job"] not in ("", "0"):
             yield f"{where} is {said['ActiveState']} ({said['SubState']}), not active and at rest"
         elif said["InvocationID"] != victim.uid:
             yield f"{where} is another run of it than that of {victim.name} by now"
-        elif not stop and said["Restart"] not in AGAIN:
-            word = f"Restart={said['Restart']}"
-            yield f"{where} has {word}: a server whose engine dies ends with status 0; it needs Restart=always"
+        elif not stop and (why := stays_down(said["Restart"], "crash")):
+            yield f"{where} has Restart={said['Restart']}: {why}; it needs Restart=always"
         elif stop and "no" in (said["CanStart"], said["CanStop"]):
             yield f"{where} may not be started or stopped by hand"
-        elif stop and said["TimeoutStopUSec"] == "infinity":
-            yield f"{where} may take for ever to stop (TimeoutStopSec=infinity)"
+        elif stop and (longest_s := span_s(said["TimeoutStopUSec"])) > STOP_TIMEOUT_S - STOP_SLACK_S:
+            how_long = "for ever" if longest_s == math.inf else said["TimeoutStopUSec"]
+            yield (
+                f"{where} may take {how_long} to stop (TimeoutStopSec), and a drill waits {STOP_TIMEOUT_S:.0f} s: "
+                f"make it {STOP_TIMEOUT_S - STOP_SLACK_S:.0f} s at most"
+            )
+
+    def stay_down(self, victims: Sequence[Replica], deed: str) -> list[str]:
+        """Return which of these replicas systemd does not start again after that deed (`drills.hosts.restarts`)."""
+        unit_of = {victim.name: self.unit_of(victim.name) for victim in victims}
+        policy_of = {unit: said["Restart"] for unit, said in self._show(list(unit_of.values())).items()}
+        return [
+            f"{name}: unit {unit} has Restart={policy_of[unit]}: {why}, and it would stay down; it needs Restart=always"
+            for name, unit in unit_of.items()
+            if (why := stays_down(policy_of[unit], deed))
+        ]
 
     def unit_of(self, victim: str) -> str:
         """Return the unit of the replica of that name (Refused for one that is not of this host)."""

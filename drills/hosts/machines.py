@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from drills.errors import DrillError, UsageError
+from drills.errors import DrillError
 from drills.model import Host
 from drills.targetfile import GpuHost
 
 Key = tuple[str, ...]
 T = TypeVar("T")
+#: Lock, receipts and stop files lie here on every machine: two targets that share one meet, whatever they name.
+CUSTODY_DIR: Final = "/var/lib/drill"
+#: What a machine that runs shares with no other one: the boot of its kernel, and of containers on that one their pids.
+_IDENTITY: Final = ("sh", "-c", "cat /proc/sys/kernel/random/boot_id && readlink /proc/self/ns/pid")
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,24 @@ class Machine:
     key: Key  # the same whatever a target calls it, so that two targets that share it meet
     entries: tuple[GpuHost, ...]
     host: Host
+    custody_dir: str = CUSTODY_DIR
 
     @property
     def state_dir(self) -> str:
-        """Return where drills keep their things on it."""
+        """Return where drills of this target keep their programs and notes on it."""
         return self.entries[0].state_dir
+
+    @property
+    def reached(self) -> str:
+        """Return how it is reached, in words."""
+        entry = self.entries[0]
+        return entry.address + (f" by {entry.jump.address}" if entry.jump else "")
+
+    def identity(self) -> str:
+        """Connect, and return what no other machine answers, empty where it does not say."""
+        self.host.list("/")
+        done = self.host.run(_IDENTITY, timeout_s=self.entries[0].timeouts.command)
+        return done.out.strip() if done.rc == 0 else ""
 
 
 def key_of(entry: GpuHost) -> Key:
@@ -37,17 +54,13 @@ def key_of(entry: GpuHost) -> Key:
 
 
 def grouped(entries: Sequence[GpuHost], connect: Callable[[GpuHost], Host]) -> tuple[Machine, ...]:
-    """Return the machines of these replicas, sorted by their keys. Raises UsageError where a declaration is at odds.
+    """Return the machines of these replicas, sorted by their keys.
 
     `connect` returns the host behind one entry; it may do so without a word to it.
     """
     by_key: dict[Key, list[GpuHost]] = {}
     for entry in entries:
         by_key.setdefault(key_of(entry), []).append(entry)
-    for same in by_key.values():
-        if len({entry.state_dir for entry in same}) > 1:
-            names = ", ".join(entry.name for entry in same)
-            raise UsageError(f"hosts {names}: are one machine ({same[0].address}) and need one state_dir")
     return tuple(Machine(same[0].name, key, tuple(same), connect(same[0])) for key, same in sorted(by_key.items()))
 
 
@@ -77,3 +90,18 @@ def each(machines: Iterable[Machine], act: Callable[[Machine], T]) -> Answers[T]
             except DrillError as error:
                 failed[machine.name] = error
     return Answers(said, failed)
+
+
+def twins(machines: Iterable[Machine], identity_of: Mapping[str, str]) -> list[str]:
+    """Say which of them are one machine by two addresses: it would be locked twice, and counted twice."""
+    found: dict[str, Machine] = {}
+    said = []
+    for machine in machines:
+        identity = identity_of.get(machine.name, "")
+        first = found.setdefault(identity, machine) if identity else machine
+        if first is not machine:
+            said.append(
+                f"hosts {first.name} ({first.reached}) and {machine.name} ({machine.reached}) are one machine: "
+                "give them the same address, and the same way to it"
+            )
+    return said

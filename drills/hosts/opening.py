@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from drills.access.ssh import SshHost
 from drills.errors import Refused
 from drills.hosts.custody import HostsCustody
-from drills.hosts.machines import Machine, each, grouped
+from drills.hosts.declared import one_unit
+from drills.hosts.machines import Machine, each, grouped, twins
 from drills.hosts.target import HostsTarget
 from drills.model import Fault, Json, Target
 from drills.options import Options
@@ -102,14 +103,18 @@ def _machines(spec: TargetSpec) -> tuple[Machine, ...]:
 
 
 def _connect(spec: TargetSpec, machines: Sequence[Machine]) -> None:
-    """Connect to all at once. Refused with what each of those said to which that failed."""
-    failed = each(machines, lambda machine: machine.host.list("/")).failed
-    if failed:
-        raise Refused(f"target {spec.name}: {'; '.join(map(str, failed.values()))}")
+    """Connect to all at once. Refused with what each of those said to which that failed, or that are one machine."""
+    answers = each(machines, Machine.identity)
+    reasons = [str(error) for error in answers.failed.values()] or twins(machines, answers.said)
+    if reasons:
+        raise Refused(f"target {spec.name}: {'; '.join(reasons)}")
 
 
 def _refuse_unknown(target: HostsTarget) -> None:
-    for replica in target.replicas():
+    replicas = target.replicas()
+    if same := one_unit({replica.name: replica.uid for replica in replicas}):
+        raise Refused(f"target {target.name}: {'; '.join(same)}")
+    for replica in replicas:
         if replica.state in ("not-found", "masked", "bad-setting", "error"):
             unit = replica.labels["unit"]
             raise Refused(f"target {target.name}: {replica.host}: unit {unit} is {replica.state}; mend hosts.unit")

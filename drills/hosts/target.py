@@ -15,14 +15,15 @@ from drills.errors import Refused
 from drills.hosts.changes import Changes
 from drills.hosts.custody import HostsCustody
 from drills.hosts.fronted import FrontedHosts
-from drills.hosts.gpuhost import AGAIN, whole
 from drills.hosts.gpus import GpusOfHosts
 from drills.hosts.machines import Machine, each
+from drills.hosts.restarts import stays_down
 from drills.hosts.units import Seen, UnitLooks
 from drills.model import Host, Json, Replica
 from drills.probes import health, http
 from drills.target import TargetSpec
 from drills.targetfile import GpuHost, value_of
+from drills.unitnames import whole
 
 HEALTH_TIMEOUT_S: Final = 1.0
 VERSION_TIMEOUT_S: Final = 10.0
@@ -47,7 +48,6 @@ class HostsTarget(FrontedHosts, GpusOfHosts):
         self.router_metrics = spec.router.metrics if spec.router else None
         self.custody: Custody = custody
         self._keeper = custody
-        self.state_dir = self.machines[0].state_dir
         self.alert_labels = spec.service_labels()
         self._by_name = {machine.name: machine for machine in self.machines}
         self._looks = {m.name: UnitLooks(m.host, [entry.unit for entry in m.entries]) for m in self.machines}
@@ -82,6 +82,14 @@ class HostsTarget(FrontedHosts, GpusOfHosts):
             return self._by_name[name]
         except KeyError:
             raise Refused(f"target {self.name}: no host '{name}'; there are {', '.join(self._by_name)}") from None
+
+    def state_dir_of(self, host: str) -> str:
+        """Return what that machine's entries name."""
+        return self.machine(host).state_dir
+
+    def receipts_dir_of(self, host: str) -> str:
+        """Return where receipts lie, whatever any target names."""
+        return f"{self.machine(host).custody_dir}/receipts"
 
     def entry(self, replica: str) -> GpuHost:
         """Return how the replica of that name is declared."""
@@ -154,7 +162,7 @@ class HostsTarget(FrontedHosts, GpusOfHosts):
             seen = looks[whole(entry.unit)]
             ready = seen.runs and self._is_well(machine, entry)
             self._changes.take(entry.name, entry.role, seen, ready=ready)
-            found.append(_replica(machine, entry, seen, self.gpus_of(machine, entry), ready=ready))
+            found.append(_replica(machine, entry, seen, self.gpus_of(machine, entry, seen, ready=ready), ready=ready))
         return found
 
     def _is_well(self, machine: Machine, entry: GpuHost) -> bool:
@@ -200,10 +208,8 @@ def _word(seen: Seen, *, ready: bool) -> str:
 
 
 def _notes(name: str, seen: Seen) -> list[str]:
-    if seen.policy in AGAIN:
-        return []
-    what = "a server whose engine died ends with status 0, and stays down"
-    return [f"{name}: {seen.unit} has Restart={seen.policy}: {what}"]
+    whys = [why for deed in ("engine", "kill") if (why := stays_down(seen.policy, deed))]
+    return [f"{name}: {seen.unit} has Restart={seen.policy}: {why}, and stays down" for why in whys]
 
 
 def _versions(host: Host) -> Json:

@@ -12,8 +12,8 @@ from drills.access import procs
 from drills.access.podprocs import ENGINE_TITLE
 from drills.errors import DrillError, Refused
 from drills.hosts.gate import gate_of
-from drills.hosts.gpuhost import whole
 from drills.model import Host
+from drills.unitnames import whole
 
 SHOW_TIMEOUT_S: Final = 10.0
 #: Several threads look at the same time: a look that began so recently serves them all.
@@ -40,6 +40,7 @@ class Seen:
     gate: str | None  # the lock file that each start waits for
     main: Process | None
     engine: Process | None
+    several: bool = False  # processes of that title: which is the engine nobody can say
 
     @property
     def runs(self) -> bool:
@@ -88,6 +89,7 @@ class UnitLooks:
 
     def _seen(self, unit: str, said: dict[str, str]) -> Seen:
         main = self._main(said["InvocationID"], int(said["MainPID"] or 0))
+        engines = self._found(main) if main else []
         return Seen(
             unit=unit,
             loaded=said["LoadState"],
@@ -98,7 +100,8 @@ class UnitLooks:
             policy=said.get("Restart", ""),
             gate=gate_of(said.get("ExecStartPre", "")),
             main=main,
-            engine=self._engine(main) if main else None,
+            engine=engines[0] if len(engines) == 1 else None,
+            several=len(engines) > 1,
         )
 
     def _main(self, uid: str, pid: int) -> Process | None:
@@ -111,16 +114,16 @@ class UnitLooks:
         start = self._starts[uid, pid]
         return None if start is None else (pid, start)
 
-    def _engine(self, main: Process) -> Process | None:
+    def _found(self, main: Process) -> list[Process]:
         """Return its EngineCore; of none or several it cannot be said which is meant."""
         known = self._engines.get(main)
         if known is not None and self.host.alive(*known):
-            return known
+            return [known]
         found = [p for p in self.host.tree(*main) if str(p["title"]).startswith(ENGINE_TITLE)]
-        if len(found) != 1:
-            return None
-        self._engines[main] = (int(found[0]["pid"]), int(found[0]["start"]))
-        return self._engines[main]
+        engines = [(int(p["pid"]), int(p["start"])) for p in found]
+        if len(engines) == 1:
+            self._engines[main] = engines[0]
+        return engines
 
 
 def parsed(text: str) -> list[dict[str, str]]:

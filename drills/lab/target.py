@@ -40,7 +40,6 @@ class LabTarget:
         self.lab, self.name, self.sla = lab, name, sla
         data = lab.data
         self.custody: Custody = custody(lab.dir, name)
-        self.state_dir = state_dir(lab.dir)
         self.endpoint = f"{data['entry'][entry]}/v1" if entry else lab.url
         self.model = str(data["model"])
         self.fallback_models = tuple(data["fallback_models"])
@@ -72,6 +71,14 @@ class LabTarget:
         if name != self._host.name:
             raise Refused(f"target {self.name}: no host '{name}'; the lab runs on '{self._host.name}' only")
         return self._host
+
+    def state_dir_of(self, host: str) -> str:  # noqa: ARG002 - of the protocol
+        """Return the lab's own folder for what drills write."""
+        return state_dir(self.lab.dir)
+
+    def receipts_dir_of(self, host: str) -> str:
+        """Return where receipts lie."""
+        return f"{self.state_dir_of(host)}/receipts"
 
     def facts(self) -> Json:
         """Return what the lab is made of."""
@@ -140,6 +147,10 @@ class LabTarget:
         """Return the stand-in's path."""
         self.host(host)
         return [str(self.lab.data["nvidia_smi"])]
+
+    def clock_lock(self, replica: str) -> tuple[int, ...]:  # noqa: ARG002 - of the protocol
+        """Return none: nobody but a drill locks the clocks of a lab."""
+        return ()
 
     def gpu_device(self, uuid: str) -> str:
         """Return the device file of the GPU (Refused when the lab has no such GPU)."""

@@ -33,6 +33,9 @@ Json = dict[str, Any]
 ACTIONS = (
     "None", "Reset", "Reboot", "Drain P2P", "Drain and Reset", "Recover IMEX Domain", "Bus Reset", "System Reboot",
 )  # fmt: skip
+COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
+#: The counters of errors, in NVML's order: its number of the kind, then that of the counter.
+ECC = tuple((counter, kind) for counter in ("volatile", "aggregate") for kind in ("corrected", "uncorrected"))
 FABRIC = ("not_supported", "not_started", "in_progress", "completed")
 RECOVERY_ACTION_FIELD = 230
 TIMEOUT_S = 20.0
@@ -180,7 +183,7 @@ def _nvml_gpu(nvml: Any, gpu: Any) -> Json:
 
     use, limits = ask("UtilizationRates"), ask("PowerManagementLimitConstraints")
     memory = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2)) or ask("MemoryInfo")
-    reasons = ask("CurrentClocksEventReasons")
+    reasons, mode, ecc = ask("CurrentClocksEventReasons"), ask("ComputeMode"), ask("EccMode")
     mig, display, persistence = ask("MigMode", unsupported=[0]), ask("DisplayActive"), ask("PersistenceMode")
     return {
         "uuid": nvml.nvmlDeviceGetUUID(gpu),
@@ -206,11 +209,11 @@ def _nvml_gpu(nvml: Any, gpu: Any) -> Json:
         "mig": None if mig is None else bool(mig[0]),
         "display_active": None if display is None else bool(display),
         "fabric": _ask(nvml, lambda: _nvml_fabric(nvml, gpu), unsupported="not_supported"),
-        "ecc": {
-            f"{counter}_{kind}": ask("TotalEccErrors", k, c)
-            for c, counter in enumerate(("volatile", "aggregate"))
-            for k, kind in enumerate(("corrected", "uncorrected"))
-        },
+        "compute_mode": None if mode not in range(len(COMPUTE_MODES)) else COMPUTE_MODES[mode],
+        "ecc_mode": ecc and bool(ecc[0]),
+        "app_clock_mhz": ask("ApplicationsClock", nvml.NVML_CLOCK_GRAPHICS),
+        "app_clock_default_mhz": ask("DefaultApplicationsClock", nvml.NVML_CLOCK_GRAPHICS),
+        "ecc": {f"{counter}_{kind}": ask("TotalEccErrors", n % 2, n // 2) for n, (counter, kind) in enumerate(ECC)},
         "remapped": _remapped(ask("RemappedRows")),
         "processes": _nvml_processes(nvml, gpu),
     }
@@ -317,18 +320,14 @@ SMI_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "persistence_mode": ("persistence", _switch),
     "mig.mode.current": ("mig", lambda text: False if _is_blank(text) else _switch(text)),
     "display_active": ("display_active", _switch),
-    "fabric.state": (
-        "fabric",
-        lambda text: "not_supported" if _is_blank(text) else text.lower().replace(" ", "_"),
-    ),
-    "ecc.errors.corrected.volatile.total": ("ecc.volatile_corrected", _whole),
-    "ecc.errors.uncorrected.volatile.total": ("ecc.volatile_uncorrected", _whole),
-    "ecc.errors.corrected.aggregate.total": ("ecc.aggregate_corrected", _whole),
-    "ecc.errors.uncorrected.aggregate.total": ("ecc.aggregate_uncorrected", _whole),
-    "remapped_rows.correctable": ("remapped.correctable", _whole),
-    "remapped_rows.uncorrectable": ("remapped.uncorrectable", _whole),
-    "remapped_rows.pending": ("remapped.pending", _switch),
-    "remapped_rows.failure": ("remapped.failure", _switch),
+    "fabric.state": ("fabric", lambda text: "not_supported" if _is_blank(text) else text.lower().replace(" ", "_")),
+    "compute_mode": ("compute_mode", _words),
+    "ecc.mode.current": ("ecc_mode", _switch),
+    "clocks.applications.graphics": ("app_clock_mhz", _whole),
+    "clocks.default_applications.graphics": ("app_clock_default_mhz", _whole),
+    **{f"ecc.errors.{kind}.{counter}.total": (f"ecc.{counter}_{kind}", _whole) for counter, kind in ECC},
+    **{f"remapped_rows.{name}": (f"remapped.{name}", _whole) for name in ("correctable", "uncorrectable")},
+    **{f"remapped_rows.{name}": (f"remapped.{name}", _switch) for name in ("pending", "failure")},
 }
 #: What older ones call a field.
 OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}

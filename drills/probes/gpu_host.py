@@ -7,7 +7,7 @@ nvidia-smi has there (its prefix), for others' processes are hidden from an ordi
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,12 +36,22 @@ def holders(target: Target, host_name: str, uuids: Sequence[str]) -> list[Json]:
 
 
 def all_holders(target: Target, host_name: str, uuids: Sequence[str]) -> list[Json]:
-    """Return the processes that have the GPUs' device files open."""
+    """Return the processes that have the GPUs' device files open, each with the UUID of that one as its `gpu`."""
     host, gpus = target.host(host_name), cast("HasGpus", target)
-    devices = [gpus.gpu_device(uuid) for uuid in uuids]
-    prefix = gpus.nvidia_smi(host_name)[:-1]
+    uuid_of = {gpus.gpu_device(uuid): uuid for uuid in uuids}
+    found = holders_of(host, list(uuid_of), gpus.nvidia_smi(host_name)[:-1])
+    return [{**holder, "gpu": uuid_of[holder["device"]]} for holder in found]
+
+
+def holders_of(host: Host, devices: Sequence[str], prefix: Sequence[str] = ()) -> list[Json]:
+    """Return the processes that have these device files open; the prefix is what makes us root there."""
     found: list[Json] = _python(host, prefix, holders_program.__file__, devices, HOLDERS_TIMEOUT_S)
     return found
+
+
+def is_below(holder: Json, pids: Container[int]) -> bool:
+    """Whether it is one of these processes, or a descendant of one."""
+    return any(pid in pids for pid in (holder["pid"], *holder["parents"]))
 
 
 def is_daemon(holder: Json) -> bool:

@@ -17,8 +17,6 @@ from drills.plan import Plan, total_s
 BEFORE_S: Final = helpers.READY_TIMEOUT_S + gate.STEADY_TIMEOUT_S + 120.0
 #: The end of helpers, the load's last answers, verdict and postmortem.
 AFTER_S: Final = helpers.GONE_TIMEOUT_S + run.DRAIN_S + 60.0
-#: The way back of a fault: a target that cannot be asked for a while, and the undo steps, tried again.
-UNDO_S: Final = active.REACH_TIMEOUT_S + active.REVERT_ATTEMPTS * filecustody.UNDO_TIMEOUT_S
 ROUND_S: Final = 60
 
 
@@ -41,8 +39,8 @@ def times(plans: Iterable[Plan], publish_s: float = 0.0) -> Times:
 
 def _stopped_s(plan: Plan) -> float:
     """Return how long a stopped drill takes: it waits for a deed that is under way, and takes everything back."""
-    beside_s = UNDO_S  # ledger proxies, or a silence
-    return sum(UNDO_S + deed_s(planned.fault) for planned in plan.faults) + beside_s + AFTER_S
+    beside_s = undo_s(None)  # ledger proxies, or a silence
+    return sum(undo_s(planned.fault) + deed_s(planned.fault) for planned in plan.faults) + beside_s + AFTER_S
 
 
 def _round_s(plan: Plan) -> float:
@@ -54,6 +52,12 @@ def _round_s(plan: Plan) -> float:
 def deed_s(fault: Fault) -> float:
     """Return how long a deed may keep a run beyond its plan; those that wait for a device say it themselves."""
     return float(getattr(fault, "deed_s", 0.0))
+
+
+def undo_s(fault: Fault | None) -> float:
+    """Return how long a way back may take: a target that cannot be asked for a while, the undo steps, tried again."""
+    steps_s = float(getattr(fault, "undo_s", 0.0))
+    return active.REACH_TIMEOUT_S + active.REVERT_ATTEMPTS * (filecustody.UNDO_TIMEOUT_S + steps_s)
 
 
 def _rounded(seconds: float) -> int:

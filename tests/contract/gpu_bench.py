@@ -60,6 +60,7 @@ class Bench:
 
     name: str = "bench"
     kind: str = "lab"
+    site_lock_mhz: tuple[int, ...] | None = ()
     sla: Sla = SLA
     endpoint: str = "http://127.0.0.1:9/v1"
     model: str = "m"
@@ -86,11 +87,22 @@ class Bench:
         assert name == "local"
         return LocalHost()
 
+    def state_dir_of(self, host: str) -> str:
+        assert host == "local"
+        return self.state_dir
+
+    def receipts_dir_of(self, host: str) -> str:
+        return f"{self.state_dir_of(host)}/receipts"
+
     def facts(self) -> Json:
         return {"nvml_lib": self.nvml_lib and str(self.nvml_lib)}
 
     def nvidia_smi(self, host: str) -> list[str]:
         return [str(self.smi)]
+
+    def clock_lock(self, replica: str) -> tuple[int, ...] | None:
+        assert replica in self.rows
+        return self.site_lock_mhz
 
     def gpu_device(self, uuid: str) -> str:
         try:

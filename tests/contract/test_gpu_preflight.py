@@ -58,6 +58,11 @@ def test_a_healthy_gpu_held_by_its_own_replica_is_no_reason(on: Bench) -> None:
         ({"recovery_action": 2}, "asks for a recovery action already (Reboot)"),
         ({"recovery_action": None}, "does not tell the recovery action"),
         ({"fabric": "not_started"}, "NVLink fabric is not_started"),
+        ({"locked_clocks_mhz": [600, 600]}, "a lock seems to be active already, and none is declared"),
+        (
+            {"app_clock_mhz": 1410},
+            "its application clocks are set to 1410 MHz (1980 by default), which a reset would drop",
+        ),
         ({"lost": True}, "is lost"),
     ],
 )
@@ -98,6 +103,17 @@ def test_a_stranger_is_named(on: Bench) -> None:
 def test_a_stranger_on_another_gpu_is_no_reason(on: Bench) -> None:
     on.hold(1)
     assert reasons(on) == []
+
+
+def test_a_gpu_that_its_replica_does_not_hold(on: Bench) -> None:
+    """It is declared wrongly: the engine would be killed, and another GPU reset."""
+    uuids = tuple(gpu["uuid"] for gpu in on.gpus)
+    assert f"none of its processes holds GPU {uuids[2]} (nobody has it open)" in only(reasons(on, gpus=uuids[2:]))
+    assert f"holds GPU {uuids[2]}" in only(reasons(on, gpus=(uuids[0], uuids[2])))
+    stranger, mine = reasons(on, gpus=uuids[1:2])
+    other = on.rows["replica-1"].engine_pid
+    assert f"pid {other} " in stranger
+    assert f"none of its processes holds GPU {uuids[1]} (pid {other} " in mine
 
 
 def test_the_persistence_daemon_is_no_stranger(on: Bench) -> None:

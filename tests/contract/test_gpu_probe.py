@@ -86,6 +86,10 @@ def test_it_tells_everything_by_uuid(on: Bench) -> None:
         "mig": False,
         "display_active": False,
         "fabric": "completed",
+        "compute_mode": "Default",
+        "ecc_mode": True,
+        "app_clock_mhz": 1980,
+        "app_clock_default_mhz": 1980,
         "processes": [],
         "xids": [],
         "remapped": {"correctable": 0, "uncorrectable": 0, "pending": False, "failure": False},
@@ -129,6 +133,16 @@ def test_switches(on: Bench) -> None:
     gpu = one(on)
     assert (gpu["mig"], gpu["display_active"], gpu["fabric"], gpu["persistence"]) == (True, True, "not_started", False)
     assert look(on)["conf_compute"] is True
+
+
+def test_modes_and_application_clocks(on: Bench) -> None:
+    on.set(0, compute_mode=3, ecc_mode=False, app_clock_mhz=1410)
+    gpu = one(on)
+    assert (gpu["compute_mode"], gpu["ecc_mode"]) == ("Exclusive_Process", False)
+    assert (gpu["app_clock_mhz"], gpu["app_clock_default_mhz"]) == (1410, 1980)
+    on.set(0, compute_mode=None, ecc_mode=None, app_clock_mhz=None, app_clock_default_mhz=None)
+    gpu = one(on)
+    assert {gpu[key] for key in ("compute_mode", "ecc_mode", "app_clock_mhz", "app_clock_default_mhz")} == {None}
 
 
 def test_a_lost_gpu_is_counted_missing_and_told(on: Bench) -> None:

@@ -177,6 +177,7 @@ BAD_ENDS = [
     BadEnd("lost", "lost", "ended as 'lost': the GPU fell off the bus"),
     BadEnd("needs_recovery", "ok", "recovery action is Reset, not None"),
     BadEnd("vanishes", "ok", "2 GPUs are there, 3 were"),
+    BadEnd("no_effect", "ok", "said success, but the GPU's uptime went on"),
 ]
 
 
@@ -214,10 +215,11 @@ def test_half_of_two_is_not_whole(on: Bench) -> None:
 
 
 def test_success_without_effect_is_caught_and_proves_nothing(on: Bench) -> None:
-    """The GPU is as it was, so nothing is to be put back; but the drill has shown nothing."""
+    """nvidia-smi and the GPU tell two stories: which of them is true is for a person, and nothing is proven."""
     state.script_reset(on.state_file, "no_effect")
     drill = drilled(on)
-    drill.inject()
+    with pytest.raises(NotRestored, match="nothing happened"):
+        drill.inject()
     assert (drill.step("reset.end")["outcome"], drill.step("device.verified")["outcome"]) == ("ok", "no_effect")
     assert drill.steps().count("reset.begin") == 1
     assert drill.receipt is not None
@@ -227,4 +229,7 @@ def test_success_without_effect_is_caught_and_proves_nothing(on: Bench) -> None:
 
 def test_every_outcome_has_one_consequence() -> None:
     assert UNSUPPORTED < HARMLESS
-    assert {case.outcome for case in BAD_ENDS} - {"ok"} == NEEDS_HUMAN - {"partial"}  # one GPU a command: never in part
+    assert {case.outcome for case in BAD_ENDS} - {"ok"} == NEEDS_HUMAN - {
+        "partial",  # one GPU a command: never in part
+        "no_effect",  # not nvidia-smi's word, the GPU's
+    }

@@ -260,6 +260,19 @@ def test_a_holder_that_comes_in_the_last_moment_is_seen(on: Bench, monkeypatch: 
     assert uptime_s(on) > 80000
 
 
+def test_a_clock_lock_of_the_sites_own_is_set_again(on: Bench) -> None:
+    on.site_lock_mhz = (210, 1410)
+    on.set(0, locked_clocks_mhz=[210, 1410])
+    drill = drilled(on)
+    assert drill.preflight() == []
+    drill.inject()
+    assert on.gpu(0)["locked_clocks_mhz"] == [210, 1410]  # before the replica is let in
+    on.set(0, locked_clocks_mhz=None)
+    assert drill.receipt is not None
+    assert drill.fault.revert(on, drill.receipt, drill.ctx) is Restored.CLEAN
+    assert on.gpu(0)["locked_clocks_mhz"] == [210, 1410]
+
+
 # ---- every documented end of a reset ---------------------------------------------------------------------
 
 
@@ -272,7 +285,6 @@ def test_a_holder_that_comes_in_the_last_moment_is_seen(on: Bench, monkeypatch: 
         ("unsupported_b", "unsupported_b", 1),
         ("blocked", "blocked", 1),
         ("no_permission", "no_permission", 1),
-        ("no_effect", "no_effect", 1),
     ],
 )
 def test_a_harmless_end_is_reported_and_never_passes_for_a_reset(
@@ -296,6 +308,7 @@ def test_a_harmless_end_is_reported_and_never_passes_for_a_reset(
         ("garbled", "ended as 'unknown'"),
         ("needs_recovery", "recovery action is Reset, not None"),
         ("vanishes", "2 GPUs are there, 3 were"),
+        ("no_effect", "said success, but the GPU's uptime went on"),
     ],
 )
 def test_an_end_that_needs_a_person_is_not_called_put_back(on: Bench, mode: str, words: str) -> None:

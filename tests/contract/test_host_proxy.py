@@ -75,6 +75,19 @@ def clients(spot: Json) -> list[str]:
     return found
 
 
+def straight(host: HostPod, where: subprocess.Popen[bytes], address: str, spot: Json) -> str:
+    """Ask a proxy's own port from a namespace; returns the answer, or the name of what went wrong."""
+    ask = (
+        "import http.client as h\n"
+        f"line = h.HTTPConnection('{address}', {spot['listen']}, timeout=5)\n"
+        "try:\n"
+        "    line.request('GET', '/health'); print(line.getresponse().read().decode())\n"
+        "except OSError as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+    return host.inside(where, sys.executable, "-c", ask).strip()
+
+
 def from_the_host_itself(host: HostPod) -> str:
     url = f"http://{POD_IP}:{PORT}/health"
     ask = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
@@ -104,8 +117,18 @@ def test_who_is_not_the_router_goes_past(host: HostPod) -> None:
     [told] = host.inside_host("up", spot)
     assert "error" not in told, told
     assert host.ask("/health") == "ok"
+    assert straight(host, host.node, POD_IP, spot) == "ConnectionResetError", "a proxy is no second way to the engine"
     assert clients(spot) == []
     assert host.look(spot)["beside"] == 0, "nobody of the router is connected"
+    host.undone(spot)
+
+
+def test_at_the_proxys_own_port_only_the_router_and_a_proof_on_the_host_are_let_in(host: HostPod) -> None:
+    spot = host.raised()
+    assert straight(host, host.node, POD_IP, spot) == "ok"
+    assert straight(host, host.pod, "127.0.0.1", spot) == "ok"
+    assert straight(host, host.pod, POD_IP, spot) == "ConnectionResetError", "its own address is not the router's"
+    assert sorted(clients(spot)) == sorted([NODE_IP, "127.0.0.1"])
     host.undone(spot)
 
 

@@ -15,10 +15,12 @@ import paramiko
 import psutil
 import pytest
 
-from drills.access import procs, ssh, sshway
+from drills.access import fence, procs, ssh, sshway
+from drills.access.filecustody import FileCustody
 from drills.access.remote import PROGRAM
 from drills.access.ssh import SshHost, connect
 from drills.errors import Refused, Unreachable
+from drills.model import Completed, Receipt, Restored
 from tests.contract.sshd import Sshd, needed, running
 
 pytestmark = [pytest.mark.root, needed]
@@ -117,6 +119,32 @@ def test_a_deed_whose_answer_is_lost_is_told_and_done_once(host: SshHost, server
     assert "broke, so the answer is not known" in str(error)
     until(lambda: "ended" in (host.read(str(trace)) or ""))
     assert host.read(str(trace)) == "begun\nended\n"
+
+
+def test_an_order_that_arrives_after_its_undo_changes_nothing(host: SshHost, server: Sshd, tmp_path: Path) -> None:
+    """It was held up on its way; whoever gave it has put everything back by another connection meanwhile."""
+    custody, marker = FileCustody(host, str(tmp_path / "state"), "t"), tmp_path / "marker"
+    receipt = Receipt("0badf00d-0-noop", "0badf00d", "noop", "t", host.name, ({"name": "r"},), {}, (), (), 600.0)
+    custody.arm(receipt)
+    [there] = serving(server)
+    there.send_signal(signal.SIGSTOP)
+
+    def deed() -> Completed:
+        with fence.deed({host.name: custody.receipt_file(receipt)}):
+            return host.run(["touch", str(marker)], timeout_s=20)
+
+    thread, got = in_thread(deed)
+    time.sleep(0.5)
+    host.close()  # as another call does that gets no answer
+    thread.join(30)
+    [error] = got
+    assert isinstance(error, Unreachable)
+    assert custody.undo(receipt) == (Restored.CLEAN, [])
+    assert custody.disarm(receipt)
+    there.send_signal(signal.SIGCONT)
+    until(lambda: not there.is_running() or there.status() == psutil.STATUS_ZOMBIE)
+    assert not marker.exists()
+    assert host.list(f"{custody.state_dir}/receipts") == []
 
 
 def test_a_look_whose_answer_is_lost_is_made_again(host: SshHost, server: Sshd, tmp_path: Path) -> None:

@@ -144,6 +144,25 @@ def test_a_limit_that_somebody_else_set_meanwhile_is_theirs(on: Bench) -> None:
     assert on.gpu(0)["power_limit_w"] == 444.0
 
 
+def test_a_lock_of_the_sites_own_is_set_again(on: Bench) -> None:
+    on.site_lock_mhz = (210, 1410)
+    on.set(0, locked_clocks_mhz=[210, 1410])
+    before = settings(on)
+    drill = Throttled(on)
+    drill.inject()
+    assert on.gpu(0)["locked_clocks_mhz"] == [990, 990]
+    assert drill.observe().on is True
+    for _ in range(2):
+        assert drill.revert() is Restored.CLEAN
+        assert settings(on) == before
+
+
+def test_where_nobody_said_whether_clocks_are_locked_only_power_is_capped(on: Bench) -> None:
+    on.site_lock_mhz = None
+    assert "write `clocks: none` beside it" in only(Throttled(on).preflight())
+    assert Throttled(on, how="power").preflight() == []
+
+
 def test_without_a_deed_nothing_is_undone_not_even_a_lock_that_came_meanwhile(on: Bench) -> None:
     drill = Throttled(on)
     drill.aim()
@@ -152,8 +171,10 @@ def test_without_a_deed_nothing_is_undone_not_even_a_lock_that_came_meanwhile(on
     assert on.gpu(0)["locked_clocks_mhz"] == [300, 600]
 
 
-@pytest.mark.parametrize("how", ["clocks", "power"])
-def test_the_timer_alone_puts_it_back(on: Bench, how: str) -> None:
+@pytest.mark.parametrize(("how", "lock"), [("clocks", ()), ("clocks", (1410, 1410)), ("power", ())])
+def test_the_timer_alone_puts_it_back(on: Bench, how: str, lock: tuple[int, ...]) -> None:
+    on.site_lock_mhz = lock
+    on.set(0, locked_clocks_mhz=list(lock) or None)
     before = settings(on)
     drill = Throttled(on, how=how)
     drill.inject(deadline_s=DEADLINE_S)
@@ -257,7 +278,7 @@ def only(found: list[str]) -> str:
     [
         ({"locked_clocks_mhz": [600, 600]}, "a lock seems to be active already"),
         ({"locked_clocks_mhz": [600, 600], "power_limit_w": 500.0}, "a lock seems to be active already"),
-        ({"event_reasons": 0x2}, "application clocks are set: a lock seems to be active already"),
+        ({"event_reasons": 0x2}, "application clocks are set, which hold it down already"),
         ({"clock_control": False}, "does not support locked clocks; try `how: power`"),
         ({"event_reasons": 0x20}, "is throttled already (SW thermal): that is an incident, not a drill"),
         ({"event_reasons": 0x48}, "is throttled already (HW slowdown, HW thermal)"),
@@ -311,6 +332,11 @@ def test_not_root(on: Bench) -> None:
 def test_the_victim_as_the_target_describes_it(on: Bench, changes: Any, words: str) -> None:
     on.rows["replica-0"] = replace(on.rows["replica-0"], **changes)
     assert words in only(Throttled(on).preflight())
+
+
+def test_a_gpu_that_the_victim_does_not_hold(on: Bench) -> None:
+    on.rows["replica-0"] = replace(on.rows["replica-0"], gpus=(on.gpus[2]["uuid"],))
+    assert "none of its processes holds GPU" in only(Throttled(on).preflight())
 
 
 def test_a_gpu_that_another_replica_computes_on_too(on: Bench) -> None:

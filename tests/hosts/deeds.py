@@ -1,7 +1,8 @@
 """One fault on the hosts without a load: `python -m tests.hosts.deeds`, in ctl; `Deed` stands for it in a test.
 
-It takes an order, JSON on one line, {targets, fault, params, victims, fault_s}; puts the fault on, tells each event on
-a line, and puts everything back when the next line comes.
+It takes an order, JSON on one line, {targets, fault, params, victims, fault_s, wait_at}; puts the fault on, tells each
+event on a line, and puts everything back when the next line comes. Once it has told the event `wait_at` for the first
+time it does nothing before a line comes.
 """
 
 from __future__ import annotations
@@ -37,10 +38,16 @@ class Deed:
     """A fault that is on for as long as the block lasts, or until its driver is killed."""
 
     def __init__(
-        self, fleet: Fleet, folder: Path, *wanted: tuple[str, Json], victims: Sequence[str], fault_s: float = 60.0
+        self,
+        fleet: Fleet,
+        folder: Path,
+        *wanted: tuple[str, Json],
+        victims: Sequence[str],
+        fault_s: float = 60.0,
+        wait_at: str | None = None,
     ) -> None:
         self.order: Json = {"targets": str(fleet.targets_file(folder)), "faults": wanted, "victims": list(victims)}
-        self.order |= {"fault_s": fault_s}
+        self.order |= {"fault_s": fault_s, "wait_at": wait_at}
         self.argv = fleet.control_argv([sys.executable, "-m", "tests.hosts.deeds"])
         self.told: list[Json] = []
 
@@ -78,6 +85,10 @@ class Deed:
             self.told.append(json.loads(line))
         raise AssertionError(f"no {event}: {self.told}")
 
+    def go_on(self) -> None:
+        """Let it go on from where it waits."""
+        self._say("")
+
     def back(self) -> str:
         """Have everything put back; returns whether it is, the worst of all."""
         self._say("")
@@ -101,6 +112,9 @@ def main() -> int:
 
     def tell(event: str, data: Json) -> None:
         print(json.dumps({"event": event, "data": data}), flush=True)
+        if event == order["wait_at"]:
+            order["wait_at"] = None
+            sys.stdin.readline()
 
     with opening.open_target(load_target(path=Path(order["targets"])), Options(), lambda _: None) as target:
         context = Context(tell, clock.sleep, clock.mono, lambda: False)

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from ruamel.yaml import YAML
+
 from tests.hosts.fleet import TARGET, Fleet
 from tests.lab.drilling import Driller, Ran
 
@@ -48,6 +50,15 @@ def place(fleet: Fleet, folder: Path, instead: tuple[str, str] = ("", "")) -> li
         text = text.replace("e2e:\n        p99: 6s", "e2e:\n        p99: 3s")
     path.write_text(text.replace(*instead, 1) if instead[0] else text)
     return ["--target", TARGET, "--targets", str(path)]
+
+
+def declare(folder: Path, **values: object) -> None:
+    """Change what the drill.yaml in that folder says of each host."""
+    document = YAML().load(file := folder / "drill.yaml")
+    for host in document["targets"][TARGET]["hosts"]:
+        host.update(values)
+    with file.open("w") as out:
+        YAML().dump(document, out)
 
 
 def words(fleet: Fleet, folder: Path, *given: str, instead: tuple[str, str] = ("", "")) -> list[str]:

@@ -218,6 +218,7 @@ class Fleet:
             "unit": layout.UNIT,
             "port": layout.ENGINE_PORT,
             "gpus": [host.gpus[0]],
+            "clocks": "none",
         }
 
     def targets_file(self, folder: Path, user: str = "root") -> Path:

@@ -51,8 +51,38 @@ def test_a_unit_that_would_stay_down_is_named_with_what_mends_it(fleet: Fleet, t
     with restarting(fleet.host("h2"), "on-failure"):
         said = doctor(fleet, tmp_path)
     assert said.code == 2, said.out + said.err
-    assert f"h2 {layout.UNIT}: has Restart=on-failure: a server whose engine died ends with status 0" in said.out
+    assert f"h2 {layout.UNIT}: has Restart=on-failure: a server whose engine dies ends with status 0" in said.out
     assert f"on h2: systemctl edit {layout.UNIT}" in said.out
+
+
+def test_a_unit_that_stays_down_when_it_is_killed_is_in_the_way(fleet: Fleet, tmp_path: Path) -> None:
+    with restarting(fleet.host("h2"), "on-success"):
+        said = doctor(fleet, tmp_path)
+    assert said.code == 3, said.out + said.err
+    assert f"h2 {layout.UNIT}: has Restart=on-success: a server that is killed ends by a signal" in said.out
+
+
+def test_a_unit_whose_engine_is_not_below_it_is_not_killed(fleet: Fleet, tmp_path: Path) -> None:
+    """As where a unit runs the client of a container: another unit's engine answers on the port."""
+    host, wrapper = fleet.host("h1"), "wrapper.2"
+    host.run(["systemd-run", f"--unit={wrapper}.service", "--property=Restart=always", "sleep", "infinity"])
+    try:
+        instead = (f"unit: {layout.UNIT}", f"unit: {wrapper}")
+        said = drill(fleet, tmp_path, "doctor", "--experiments", "pod-kill", instead=instead)
+    finally:
+        host.run(["systemctl", "stop", f"{wrapper}.service"])
+    assert said.code == 3, said.out + said.err
+    assert f"h1 {wrapper}.service: runs, and no process VLLM::EngineCore is below its main process" in said.out
+
+
+def test_one_machine_by_two_addresses_is_named(fleet: Fleet, tmp_path: Path) -> None:
+    first, second, router = fleet.host("h1"), fleet.host("h2"), fleet.host(layout.ROUTER)
+    other = f"address: {first.machine.service}\n        jump: {{address: {router.address}}}"
+    said = drill(fleet, tmp_path, "doctor", "--experiments", "noop", instead=(f"address: {second.address}", other))
+    assert said.code == 3, said.out + said.err
+    assert "are one machine: give them the same address" in said.out
+    assert f"({first.address})" in said.out
+    assert f"({first.machine.service} by {router.address})" in said.out
 
 
 def test_a_unit_that_is_not_there_is_named(fleet: Fleet, tmp_path: Path) -> None:

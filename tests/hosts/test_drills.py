@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +16,14 @@ import pytest
 from drills.model import Json
 from tests.hosts import layout, traces
 from tests.hosts.deeds import RUN, Deed
-from tests.hosts.driving import drill, drilled, experiment, start
+from tests.hosts.driving import drill, drilled, experiment, place, start
 from tests.hosts.fleet import Fleet, Host
 from tests.lab.drilling import events, eventually
 
 pytestmark = pytest.mark.root
 
 HANG: tuple[str, Json] = ("engine-hang", {})
+ELSEWHERE = "/srv/drill-"
 #: A timer fires so long after the planned end of its fault; what is left is for a machine that is busy.
 TIMER_S = 40.0
 
@@ -219,6 +224,36 @@ def test_a_run_is_told_to_stop_from_elsewhere_and_keeps_others_out(settled: Flee
     assert process.returncode == 4, out
     [end] = events(folder, "revert.end")
     assert (end["data"]["restored"], end["data"]["by"]) == ("clean", "driver")
+
+
+def test_a_target_with_other_folders_meets_a_run_and_finds_what_it_left(settled: Fleet, tmp_path: Path) -> None:
+    """Each of its machines has a folder of its own, and what a run leaves there goes again."""
+    (other := tmp_path / "other").mkdir()
+    place(settled, other)
+    text, number = (other / "drill.yaml").read_text(), itertools.count()
+    text = re.sub("      unit:", lambda found: f"      state_dir: {ELSEWHERE}{next(number)}\n{found[0]}", text)
+    (other / "drill.yaml").write_text(text)
+    assert text.count(ELSEWHERE) == len(settled.hosts)
+    driver = start(settled, tmp_path, "engine-hang: {victims: 1}", fault_s=200)
+    try:
+        until(tmp_path, driver, "proof.on")
+        refused = drill(settled, other, "run", str(experiment(other, "noop: {victims: 1}", "  - accounted")))
+        assert (refused.code, "holds it" in refused.err) == (3, True), refused.out + refused.err
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait(30)
+    refused = drill(settled, other, "run", str(other / "short.yaml"))
+    assert (refused.code, "not put back yet: engine-hang" in refused.err) == (3, True), refused.out + refused.err
+    done = drill(settled, other, "recover")
+    assert done.code == 0, done.out + done.err
+    assert not any(stopped(host) for host in settled.hosts)
+    assert drill(settled, tmp_path, "recover").code == 0, "nothing is left for the target that began it"
+    ran = drill(settled, other, "run", str(experiment(other, "noop: {victims: 1}", "  - accounted")))
+    assert ran.code == 0, ran.out + ran.err
+    for host in settled.hosts:
+        left = host.run(["sh", "-c", f"find {ELSEWHERE}* -path '*/lib' -prune -o -type f -print"]).stdout.split()
+        host.run(["sh", "-c", f"rm -rf {ELSEWHERE}*"])
+        assert left == []
 
 
 def test_a_host_that_lost_its_power_has_nothing_left_to_undo(settled: Fleet, tmp_path: Path) -> None:

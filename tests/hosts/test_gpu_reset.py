@@ -16,7 +16,7 @@ from drills.lab.gpu import state as gpu_state
 from drills.model import Json
 from tests.hosts import layout, traces
 from tests.hosts.deeds import RUN, Deed
-from tests.hosts.driving import drilled
+from tests.hosts.driving import declare, drilled
 from tests.hosts.fleet import Fleet, Host
 from tests.lab.drilling import eventually
 from tests.sampling import SEED
@@ -131,6 +131,41 @@ def test_planned_stops_the_unit_and_brings_everything_back(fleet: Fleet, host: H
     now, watches = unit(host), unit(host, layout.TELEMETRY)
     assert now["InvocationID"] != first["InvocationID"]
     assert watches["InvocationID"] != watcher["InvocationID"]
+
+
+def test_a_clock_lock_of_the_sites_own_is_set_again(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    set_gpu(host, locked_clocks_mhz=[210, 1410])
+    deed = Deed(fleet, tmp_path, PLANNED, victims=["h1"])
+    declare(tmp_path, clocks="210-1410MHz")
+    try:
+        with deed:
+            deed.until("on")
+            assert gpu(host)["locked_clocks_mhz"] == [210, 1410]
+            assert deed.back() == "clean"
+        assert gpu(host)["locked_clocks_mhz"] == [210, 1410]
+    finally:
+        set_gpu(host, locked_clocks_mhz=None)
+    eventually(host.engine_ready, UP_TIMEOUT_S)
+
+
+def test_all_gpus_are_those_that_the_unit_holds(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    assert len(host.gpus) > 1
+    deed = Deed(fleet, tmp_path, PLANNED, victims=["h1"])
+    declare(tmp_path, gpus="all")
+    with deed:
+        deed.until("on")
+        assert (steps(deed).count("reset.begin"), until_step(deed, "reset.begin")["gpu"]) == (1, host.gpus[0])
+        assert deed.back() == "clean"
+    eventually(host.engine_ready, UP_TIMEOUT_S)
+
+
+def test_a_gpu_that_the_unit_does_not_hold_is_refused(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    before = kept(host)
+    deed = Deed(fleet, tmp_path, PLANNED, victims=["h1"])
+    declare(tmp_path, gpus=[host.gpus[1]])
+    with deed:
+        assert any("none of its processes holds GPU" in why for why in deed.until("refused")["why"])
+    assert kept(host) == before
 
 
 def test_a_crash_waits_at_the_gate_until_the_gpu_is_reset(fleet: Fleet, host: Host, tmp_path: Path) -> None:
@@ -249,6 +284,30 @@ def test_so_it_is_with_a_crash(fleet: Fleet, host: Host, tmp_path: Path, step: s
     with Deed(fleet, tmp_path, CRASH, victims=["h1"]) as deed:
         until_step(deed, step)
         deed.kill()
+    back(fleet, host, tmp_path, before, beside)
+
+
+def test_a_unit_that_stops_slowly_is_put_back_as_soon_as_its_start_waits(
+    fleet: Fleet, host: Host, tmp_path: Path
+) -> None:
+    """Whoever waits for its start would wait longer than an undo may take."""
+    before, beside, ran = kept(host), others(fleet), unit(host)["InvocationID"]
+    folder = f"/run/systemd/system/{layout.UNIT}.d"
+    host.run(["mkdir", "-p", folder])
+    host.run(["tee", f"{folder}/60-slow.conf"], stdin="[Service]\nTimeoutStopSec=150\nExecStop=/bin/sleep 100\n")
+    host.run(["systemctl", "daemon-reload"])
+    try:
+        with Deed(fleet, tmp_path, PLANNED, victims=["h1"]) as deed:
+            until_step(deed, "unit.stopping")
+            eventually(lambda: unit(host)["ActiveState"] == "deactivating", UP_TIMEOUT_S)
+            deed.kill()
+        done = recover(fleet, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert unit(host)["ActiveState"] == "deactivating"
+        eventually(lambda: unit(host)["InvocationID"] != ran and unit(host)["ActiveState"] == "active", 200.0)
+    finally:
+        host.run(["rm", "-f", f"{folder}/60-slow.conf"])
+        host.run(["systemctl", "daemon-reload"])
     back(fleet, host, tmp_path, before, beside)
 
 

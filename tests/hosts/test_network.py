@@ -34,6 +34,7 @@ MODES = {
 }
 DELAY = {"mode": "first_byte", "delay": "2s"}
 LEDGER: tuple[str, Json] = (LedgerProxies.name, {})
+RESET = {55, 56}  # how curl ends when its connection is reset, while it sends or after
 #: The proof must be over before the timer fires, on a machine that is busy too.
 HELD_S, TIMER_S = 20.0, 90.0
 LEDGER_TOO = ("    router:", "    ledger: true\n    router:")
@@ -207,6 +208,24 @@ def test_connections_from_before_do_not_go_past_a_proxy(fleet: Fleet, tmp_path: 
             assert says() == "ok"
             assert deed.back() == "clean"
         client.stdin.close()
+    assert all_of(fleet) == before
+
+
+def test_a_proxy_is_no_way_to_the_engine_for_anybody_but_the_router(fleet: Fleet, tmp_path: Path) -> None:
+    before = all_of(fleet)
+    with Deed(fleet, tmp_path, LEDGER, victims=["h1"]) as deed:
+        assert deed.until("proof.on")["ok"] is True
+        [spot] = deed.until("receipt")["receipt"]["prior"]["spots"]
+        at = (layout.machine("h1").service, layout.machine("h1").manage)
+        argv = ["curl", "--silent", "--output", "/dev/null", "--max-time", "5", f"http://HOST:{spot['listen']}/health"]
+        asked_by = {
+            name: [fleet.host(name).run([*argv[:-1], argv[-1].replace("HOST", one)], check=False) for one in at]
+            for name in ("h1", "h3")
+        }
+        assert {done.returncode for all_ in asked_by.values() for done in all_} <= RESET
+        router = fleet.host(layout.ROUTER).run([*argv[:-1], argv[-1].replace("HOST", at[0])], check=False)
+        assert router.returncode == 0
+        assert deed.back() == "clean"
     assert all_of(fleet) == before
 
 

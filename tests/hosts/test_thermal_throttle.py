@@ -13,6 +13,7 @@ import pytest
 from drills.lab.gpu import state as gpu_state
 from drills.model import Json
 from tests.hosts.deeds import RUN, Deed
+from tests.hosts.driving import declare
 from tests.hosts.fleet import Fleet, Host
 from tests.hosts.test_gpu_reset import recover
 from tests.lab.drilling import eventually
@@ -136,6 +137,19 @@ def test_a_lock_that_is_there_already_is_refused(fleet: Fleet, host: Host, tmp_p
         [why] = deed.until("refused")["why"]
     assert "a lock seems to be active already" in why
     assert settings(host)[0]["locked_clocks_mhz"] == [600, 600]
+
+
+def test_a_lock_of_the_sites_own_is_set_again(fleet: Fleet, host: Host, tmp_path: Path) -> None:
+    set_gpu(host, power_limit_w=700.0, locked_clocks_mhz=[210, 1410])
+    before = everywhere(fleet)
+    deed = Deed(fleet, tmp_path, capped("clocks"), victims=["h2"])
+    declare(tmp_path, clocks="210-1410MHz")
+    with deed:
+        deed.until("on")
+        assert deed.until("proof.on")["ok"] is True
+        assert settings(host)[0]["locked_clocks_mhz"] != [210, 1410]
+        assert deed.back() == "clean"
+    assert (everywhere(fleet), left(host)) == (before, [])
 
 
 def test_each_host_tells_of_its_gpus_by_nvml_and_nobody_keeps_a_session(fleet: Fleet, tmp_path: Path) -> None:

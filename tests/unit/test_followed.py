@@ -24,7 +24,7 @@ NEW = Replica("vllm-0", "u-new", "primary", "", ready=False, host="node1")
 class Bench:
     """A target whose proxies stand or fall as the test says."""
 
-    name, kind, state_dir = "t", "kubernetes", "/run/drill"
+    name, kind = "t", "kubernetes"
 
     def __init__(self) -> None:
         self.covered: set[str] = set()
@@ -59,7 +59,10 @@ class Bench:
     def aim_proxies(self, replicas: Sequence[Replica], tag: str) -> list[Json]:
         if self.fails == "aim":
             raise Refused("no network yet")
-        return [{"replica": r.name, "uid": r.uid, "tag": tag, "state_dir": self.state_dir} for r in replicas]
+        return [{"replica": r.name, "uid": r.uid, "tag": tag, "node": r.host} for r in replicas]
+
+    def receipts_dir_of(self, host: str) -> str:
+        return f"/run/drill/of/{host}/receipts"
 
     def put_up_proxies(self, spots: Sequence[Json]) -> list[Json]:
         self.mono += 2.0

@@ -6,6 +6,7 @@ import pytest
 
 from drills.fronts import places, words
 from drills.model import Json
+from drills.proxy import parse_options
 
 HOST: Json = {
     "replica": "gpu-1",
@@ -57,7 +58,18 @@ def test_in_a_pod_one_rule_leads_everybody() -> None:
 def test_two_units_of_a_host_share_neither_rules_nor_lists() -> None:
     other = HOST | {"port": 8001}
     assert words.mark(HOST, HOST["tag"]) != words.mark(other, other["tag"])
-    assert words.command(HOST)[-1] == "/proc/net/xt_recent/drill-0a1b2c3d-0p-8000@0.0.0.0"
+    assert "/proc/net/xt_recent/drill-0a1b2c3d-0p-8000@0.0.0.0" in words.command(HOST)
+
+
+def test_whoever_has_no_rule_is_not_let_in_either() -> None:
+    """Else the proxy would be a way to the engine past the host's firewall; in a pod everybody has the rule."""
+
+    def let_in(base: Json) -> list[str]:
+        return parse_options(words.command(base)[2:]).let_in
+
+    led = [rule[rule.index("-s") + 1].removesuffix("/32") for rule in spot(HOST)["redirects"]]
+    assert let_in(HOST) == [*led, "127.0.0.1"], "and whoever asks on the host itself, for a proof"
+    assert let_in(POD) == []
 
 
 def test_nothing_new_comes_before_a_proxy_is_told_to_end_and_a_host_keeps_nothing() -> None:

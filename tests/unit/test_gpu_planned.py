@@ -139,11 +139,13 @@ def test_a_gpu_that_is_not_as_it_was_keeps_the_node_cordoned(drill: Drilled, aft
     assert drill.revert(receipt) is Restored.DIRTY
 
 
-def test_a_success_without_effect_is_not_proven(drill: Drilled) -> None:
+def test_a_success_without_effect_is_not_proven_and_for_a_person(drill: Drilled) -> None:
     receipt = drill.aim()
     drill.node.after = {}
-    drill.inject(receipt)
+    with pytest.raises(NotRestored, match="nothing happened"):
+        drill.inject(receipt)
     assert drill.fault.observe(drill.target, receipt, drill.ctx).on is False
+    assert drill.revert(receipt) is Restored.DIRTY
 
 
 def test_a_driver_that_tells_no_uptime_proves_nothing_either_way(drill: Drilled) -> None:

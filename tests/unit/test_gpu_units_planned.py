@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from drills import receipts
 from drills.errors import DrillError, NotRestored, Refused, Stopped
 from drills.faults import gpu_notes
 from drills.model import Json, Restored
-from tests.unit.unit_host import FOREIGN, GPU, IN_USE, UNIT, WATCHER, Drilled, holder
+from tests.unit.unit_host import FOREIGN, GPU, IN_USE, OTHER_GPU, UNIT, WATCHER, Drilled, holder
 
 
 @pytest.fixture
@@ -130,6 +132,19 @@ def test_a_gpu_that_is_not_as_it_was_keeps_the_unit_stopped(drill: Drilled, afte
     assert drill.machine.states[UNIT] == "inactive"
 
 
+def test_a_success_without_effect_is_for_a_person_and_only_then_clean(drill: Drilled) -> None:
+    receipt = drill.aim()
+    drill.machine.after = {}
+    with pytest.raises(NotRestored, match="nothing happened"):
+        drill.inject(receipt)
+    assert drill.machine.resets == 1
+    assert drill.revert(receipt) is Restored.DIRTY
+    assert drill.machine.states[UNIT] == "inactive"
+    del drill.machine.files[HUMAN]
+    assert drill.revert(receipt) is Restored.CLEAN
+    assert drill.kept() == drill.before
+
+
 def test_a_reset_that_no_driver_judged_is_judged_by_the_gpu_itself(drill: Drilled) -> None:
     receipt = drill.aim()
     drill.machine.after = {"uptime_s": 1, "recovery_action": "Reset"}
@@ -243,6 +258,27 @@ def test_a_holder_of_a_unit_that_may_not_be_paused_is_named(drill: Drilled) -> N
         drill.aim()
 
 
+@pytest.mark.parametrize(
+    ("held", "who"),
+    [([], "nobody has it open"), ([holder(20, WATCHER, title="dcgm-exporter")], "pid 20 (dcgm-exporter)")],
+)
+def test_a_gpu_that_its_replica_does_not_hold_is_not_reset(drill: Drilled, held: list[Json], who: str) -> None:
+    """Declared wrongly: the unit would be stopped, and the GPU of nobody, or of somebody else, reset."""
+    drill.machine.holders = [holder(10, UNIT, gpu=OTHER_GPU), *held]
+    [reason] = drill.preflight()
+    assert reason.startswith(f"h1: none of its processes holds GPU {GPU} ({who}")
+    with pytest.raises(Refused, match="nothing was touched"):
+        drill.aim()
+
+
+def test_a_replica_that_let_go_since_the_aim_is_not_stopped(drill: Drilled) -> None:
+    receipt = drill.aim()
+    drill.machine.holders = [holder(20, WATCHER)]
+    with pytest.raises(Refused, match="none of its processes holds"):
+        drill.inject(receipt)
+    assert drill.kept() == drill.before
+
+
 def test_a_holder_that_is_stuck_in_the_kernel_is_named(drill: Drilled) -> None:
     drill.machine.holders[0]["state"] = "D"
     assert ["cannot be ended" in reason for reason in drill.preflight()] == [True]
@@ -291,6 +327,29 @@ def test_a_unit_that_does_not_stop_ends_the_drill(drill: Drilled) -> None:
         drill.inject(receipt)
     assert drill.revert(receipt) is Restored.CLEAN
     assert drill.kept() == drill.before
+
+
+def test_a_unit_is_given_the_time_that_it_may_take_to_stop(drill: Drilled, monkeypatch: pytest.MonkeyPatch) -> None:
+    receipt, units, looks = drill.aim(), drill.node.units, iter(range(1000))
+
+    def slowly(names: Sequence[str]) -> dict[str, Json]:
+        busy = {"state": "deactivating", "job": True} if next(looks) < 2 * drill.ctx.timeout_s else {}
+        return {name: said | busy for name, said in units(names).items()}
+
+    monkeypatch.setattr(drill.node, "units", slowly)
+    drill.inject(receipt)
+    assert drill.steps() == STEPS
+
+
+def test_a_unit_whose_start_waits_for_the_end_of_its_stop_counts_as_up(
+    drill: Drilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = drill.aim()
+    slow: Json = {"uid": "run-1", "state": "deactivating", "sub": "stop-sigterm", "job": True}
+    monkeypatch.setattr(drill.node, "units", lambda names: dict.fromkeys(names, slow))
+    assert drill.fault.observe(drill.target, receipt, drill.ctx).evidence[-1]["all_up"] is True
+    slow["job"] = False  # nobody will start it
+    assert drill.fault.observe(drill.target, receipt, drill.ctx).evidence[-1]["all_up"] is False
 
 
 def test_the_notes_are_where_the_reset_looks_for_them(drill: Drilled) -> None:

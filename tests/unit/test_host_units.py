@@ -106,9 +106,11 @@ def test_what_systemd_does_not_answer_is_refused_with_its_words() -> None:
 def test_of_no_engine_or_several_none_is_meant() -> None:
     machine = Machine()
     machine.engines.append({"pid": 34, "start": 711, "title": "VLLM::EngineCore_DP1"})
-    assert looks(machine).look()["vllm.service"].engine is None
+    seen = looks(machine).look()["vllm.service"]
+    assert (seen.engine, seen.several) == (None, True)
     machine.engines.clear()
-    assert looks(machine).look()["vllm.service"].engine is None
+    seen = looks(machine).look()["vllm.service"]
+    assert (seen.engine, seen.several) == (None, False)
 
 
 def test_an_engine_that_was_replaced_is_looked_for_again() -> None:

@@ -64,14 +64,42 @@ def test_a_plan_for_a_cluster_says_which_one() -> None:
     assert not [step for step in made().steps if step.startswith("pods: ")]
 
 
-def test_a_plan_for_hosts_says_whose_packets_are_the_routers_and_what_is_put_up() -> None:
+KILL, LATE = "pod-kill: {victims: 1, how: kill-process}", "upstream-delay: {mode: first_byte, delay: 2s}"
+UNITS = "".join(f"      - {{name: g{n}, address: 10.0.0.{n}, user: drill, unit: vllm.service}}\n" for n in range(3))
+ROUTER = "    router: {kind: other, addresses: [10.0.0.5]}\n"
+COMMON = "    capacity: {per_replica: 99/s}\n    limits: {allow_route_faults: true}\n"
+ON_HOSTS = CLUSTER[: CLUSTER.index("    kubernetes:")] + COMMON + f"    hosts:\n{UNITS}"
+IN_PODS = CLUSTER.replace('tier=chat"}', 'tier=chat", helper: {image: drills:1}, LEDGER}') + COMMON
+
+
+@pytest.mark.parametrize(
+    ("declared", "fault", "said"),
+    [
+        (ON_HOSTS, KILL, None),
+        (ON_HOSTS + ROUTER, KILL, None),
+        (ON_HOSTS + ROUTER, LATE, ", for what the router sends: prove them, reset its connections from before"),
+        (
+            f"{ON_HOSTS}{ROUTER}    ledger: true\n",
+            KILL,
+            ", for what the router sends: prove them, reset its connections from before",
+        ),
+        (IN_PODS.replace(", LEDGER", ""), KILL, None),
+        (IN_PODS.replace(", LEDGER", ""), LATE, ": prove them, reset connections from before"),
+        (IN_PODS.replace("LEDGER", "ledger: true"), KILL, ": prove them, reset connections from before"),
+        ("targets:\n  lab: {kind: lab}\n", LATE, None),
+    ],
+)
+def test_a_plan_says_whether_ledger_proxies_are_put_up(declared: str, fault: str, said: str | None) -> None:
+    """Where the target asks for them and where the fault needs them; a lab has its own."""
+    text = GOOD.replace("pod-kill: {victims: 1, how: {lab: delete, hosts: kill-process}}", fault)
+    steps = made(text, target.from_document(yamlfile.parse(Path("d.yaml"), declared)).pick()).steps
+    told = [step for step in steps if "ledger proxies" in step]
+    up = f"ledger proxies in front of the engines{said}"
+    assert told == ([up, "load off; take the ledger proxies away; ask every replica for a completion"] if said else [])
+
+
+def test_a_plan_for_hosts_says_whose_packets_are_the_routers() -> None:
     text = GOOD.replace("{lab: delete, hosts: kill-process}", "kill-process")
-    units = "".join(f"      - {{name: g{n}, address: 10.0.0.{n}, user: drill, unit: vllm.service}}\n" for n in range(3))
-    router = "    router: {kind: other, addresses: [10.0.0.5]}\n    capacity: {per_replica: 99/s}\n    LEDGER\n"
-    hosts = f"{CLUSTER[: CLUSTER.index('    kubernetes:')]}    hosts:\n{units}{router}"
-    proxies = "ledger proxies in front of the engines: prove them, reset connections from before"
-    for ledger in (True, False):
-        written = hosts.replace("LEDGER", "ledger: true" if ledger else "")
-        steps = made(text, target.from_document(yamlfile.parse(Path("d.yaml"), written)).pick()).steps
-        assert "router: sends from 10.0.0.5" in steps
-        assert (proxies in steps) is ledger
+    for router, said in ((ROUTER, True), ("", False)):
+        steps = made(text, target.from_document(yamlfile.parse(Path("d.yaml"), ON_HOSTS + router)).pick()).steps
+        assert ("router: sends from 10.0.0.5" in steps) is said

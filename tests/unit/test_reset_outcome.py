@@ -65,6 +65,8 @@ def answer(**gpu: Any) -> Json:
         "recovery_action": "None",
         "mig": False,
         "fabric": "completed",
+        "compute_mode": "Default",
+        "ecc_mode": True,
         "remapped": {"pending": False, "failure": False},
         "xids": [],
     }
@@ -82,13 +84,17 @@ def test_an_uptime_younger_than_the_reset_proves_it() -> None:
     assert (found.outcome, found.proven, found.problems) == ("ok", True, ())
 
 
-def test_an_uptime_that_went_on_is_no_effect() -> None:
+def test_an_uptime_that_went_on_is_no_effect_and_for_a_person() -> None:
     found = verify("GPU-1", answer(), answer(uptime_s=3603), 3.0)
-    assert (found.outcome, found.proven) == ("no_effect", False)
+    assert (found.outcome, found.proven, found.problems) == ("no_effect", False, (OUTCOMES["no_effect"],))
+    assert found.outcome in NEEDS_HUMAN
 
 
-def test_without_an_uptime_nothing_is_proven_and_nothing_denied() -> None:
-    found = verify("GPU-1", answer(), answer(uptime_s=None), 3.0)
+@pytest.mark.parametrize(("uptime_s", "elapsed_s"), [(None, 3.0), (3603, 0.0)])
+def test_without_an_uptime_or_a_begin_nothing_is_proven_and_nothing_denied(
+    uptime_s: int | None, elapsed_s: float
+) -> None:
+    found = verify("GPU-1", answer(), answer(uptime_s=uptime_s), elapsed_s)
     assert (found.outcome, found.proven, found.problems) == ("ok", None, ())
 
 
@@ -113,6 +119,8 @@ def test_a_gpu_that_did_not_come_back_is_lost() -> None:
         ({"recovery_action": None}, "recovery action is unknown"),
         ({"mig": True}, "mig is True"),
         ({"fabric": "not_started"}, "fabric is not_started"),
+        ({"compute_mode": "Prohibited"}, "compute_mode is Prohibited, was Default"),
+        ({"ecc_mode": False}, "ecc_mode is False, was True"),
         ({"remapped": {"pending": True, "failure": False}}, "row remapping: pending"),
         ({"xids": [{"at_s": 1.0, "xid": 79, "text": "off the bus"}]}, "new Xid 79"),
         ({"xids": [{"at_s": 1.0, "xid": 154, "text": "from 0x0 (None) to 0x2 (Node Reboot Required)"}]}, "new Xid 154"),
@@ -122,6 +130,12 @@ def test_what_is_not_as_before_is_a_problem(change: Json, words: str) -> None:
     found = verify("GPU-1", answer(), answer(uptime_s=1, **change), 3.0)
     assert len(found.problems) == 1
     assert words in found.problems[0]
+
+
+def test_what_an_older_receipt_does_not_tell_is_not_compared() -> None:
+    before = answer()
+    del before["gpus"]["GPU-1"]["ecc_mode"]
+    assert verify("GPU-1", before, answer(uptime_s=1, ecc_mode=False), 3.0).problems == ()
 
 
 def test_our_own_footprint_and_old_xids_are_no_problem() -> None:

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from drills import cli, gate, schedule
+from drills import cli, faults, gate, schedule
 from drills.access import filecustody
-from drills.active import DEADLINE_SLACK_S
+from drills.active import DEADLINE_SLACK_S, REVERT_ATTEMPTS
 from drills.cluster import rbac
 from drills.errors import DrillError, FileProblem, Refused, UsageError
 from drills.model import Json
 from drills.options import Options
 from drills.plan import total_s
-from drills.schedule import Where, manifests, targetyaml, units, wanted
+from drills.schedule import Where, manifests, targetyaml, times, units, wanted
 from drills.schedule.wanted import Wanted
 
 WINDOWS = '    limits: {windows: ["Mon-Fri 10:00-16:00 Asia/Shanghai"]}\n'
@@ -130,6 +130,14 @@ def test_the_deadlines_hold_all_drills_and_the_way_back() -> None:
     assert found["CronJob"]["spec"]["jobTemplate"]["spec"]["activeDeadlineSeconds"] == two.times.whole_s
     assert pod(found)["terminationGracePeriodSeconds"] == two.times.undo_s
     assert two.times.undo_s < two.times.whole_s
+
+
+@pytest.mark.parametrize("name", ["gpu-reset", "thermal-throttle"])
+def test_the_way_back_has_the_time_of_its_steps(name: str) -> None:
+    fault: Any = faults.FAULTS[name]
+    more_s = times.undo_s(fault) - times.undo_s(None)
+    assert more_s == REVERT_ATTEMPTS * fault.undo_s
+    assert fault.undo_s > filecustody.STEP_TIMEOUT_S
 
 
 def test_the_pod_asks_for_no_privilege() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +13,8 @@ import pytest
 
 from drills.access import gpu_units, gpunodes
 from drills.errors import DrillError, Refused
-from drills.hosts import gate
-from drills.hosts.gpuhost import ANOTHER, STOP, SystemdHost
+from drills.hosts import gate, restarts
+from drills.hosts.gpuhost import ANOTHER, STOP, SystemdHost, span_s
 from drills.model import Completed, Json, Replica
 
 UNIT, DCGM, EXPORTER, DEV = "vllm.service", "nvidia-dcgm.service", "dcgm-exporter.service", "jupyter.service"
@@ -77,11 +79,14 @@ def holding(*names: str) -> Json:
     ("said", "words"),
     [
         ({"LoadState": "masked"}, "unit vllm.service is masked"),
+        ({"Id": "llm.service"}, "unit vllm.service is another name of llm.service"),
         ({"ActiveState": "activating", "SubState": "auto-restart"}, "is activating (auto-restart), not active"),
         ({"Job": "77"}, "not active and at rest"),
         ({"InvocationID": "other"}, "is another run of it"),
         ({"CanStop": "no"}, "may not be started or stopped by hand"),
         ({"TimeoutStopUSec": "infinity"}, "may take for ever to stop"),
+        ({"TimeoutStopUSec": "10min"}, "may take 10min to stop (TimeoutStopSec), and a drill waits 300 s"),
+        ({"TimeoutStopUSec": "4min 51s"}, "make it 290 s at most"),
         ({"BoundBy": DEV}, "jupyter.service would be stopped along with it"),
     ],
 )
@@ -99,8 +104,64 @@ def test_a_crash_needs_a_unit_that_is_started_again_after_status_0(on: Host) -> 
     assert units(on).refusals([replica()], stop=True) == []
 
 
+def test_a_crash_needs_one_whose_start_may_run_out_of_time_at_the_gate(on: Host) -> None:
+    on.table[UNIT] = {"Restart": "on-success"}
+    [reason] = units(on).refusals([replica()], stop=False)
+    assert "Restart=on-success: a start that waits at a gate may run out of time; it needs Restart=always" in reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "back"),
+    [
+        ("always", {"engine", "kill", "crash"}),
+        ("on-success", {"engine"}),
+        ("on-failure", {"kill"}),
+        ("on-abnormal", {"kill"}),
+        ("on-abort", {"kill"}),
+        ("on-watchdog", set()),
+        ("no", set()),
+        ("", set()),
+    ],
+)
+def test_what_each_policy_starts_again(on: Host, policy: str, back: set[str]) -> None:
+    """As in systemd.service(5), table 2."""
+    assert {deed for deed in restarts.ENDS if not restarts.stays_down(policy, deed)} == back
+    on.table[UNIT] = {"Restart": policy}
+    assert (units(on).stay_down([replica()], "kill") == []) == ("kill" in back)
+
+
+def test_who_stays_down_is_said_with_what_mends_it(on: Host) -> None:
+    on.table[UNIT] = {"Restart": "no"}
+    assert units(on).stay_down([replica()], "kill") == [
+        "g1: unit vllm.service has Restart=no: a server that is killed ends by a signal, and it would stay down; "
+        "it needs Restart=always"
+    ]
+
+
 def test_a_unit_that_is_all_right_is_none(on: Host) -> None:
     assert units(on).refusals([replica()], stop=True) == units(on).refusals([replica()], stop=False) == []
+
+
+def test_a_unit_that_may_take_as_long_as_the_deed_waits_is_stopped(on: Host) -> None:
+    on.table[UNIT] = {"TimeoutStopUSec": "4min 50s"}
+    assert units(on).refusals([replica()], stop=True) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("1min 30s", 90.0),
+        ("0", math.inf),
+        ("infinity", math.inf),
+        ("2h", 7200.0),
+        ("1.500s", 1.5),
+        ("1s 500ms", 1.5),
+        ("1month 2d", 2802600.0),
+        ("3 fortnights", math.inf),
+    ],
+)
+def test_a_span_of_time_is_read_as_systemd_writes_it(text: str, span: float) -> None:
+    assert span_s(text) == span
 
 
 def test_a_unit_that_is_not_declared_is_nobodys(on: Host) -> None:
@@ -211,6 +272,27 @@ def test_what_we_stopped_is_started_and_nothing_else_is_done(systemctl: Path) ->
     assert not (systemctl / "note").exists()
 
 
+def test_a_unit_that_is_still_being_stopped_is_on_its_way_up_once_its_start_is_queued(systemctl: Path) -> None:
+    (systemctl / "note").touch()
+    (systemctl / "shown").write_text("ActiveState=deactivating\nJob=77\n")
+    assert start(systemctl) == 0
+    assert not (systemctl / "note").exists()
+
+
+@pytest.mark.parametrize(
+    "shown", ["ActiveState=deactivating", "ActiveState=inactive\nJob=77", "ActiveState=active\nJob=77"]
+)
+def test_a_unit_of_which_nobody_knows_whether_it_comes_up_is_waited_for(
+    systemctl: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shown: str
+) -> None:
+    monkeypatch.setattr(gpu_units, "UP_TIMEOUT_S", 0.01)
+    (systemctl / "note").touch()
+    (systemctl / "shown").write_text(f"{shown}\n")
+    assert start(systemctl) == 1
+    assert "was told to start and is" in capsys.readouterr().err
+    assert (systemctl / "note").exists()
+
+
 def test_a_unit_that_fails_keeps_its_note_and_says_so(systemctl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (systemctl / "note").touch()
     (systemctl / "shown").write_text("ActiveState=failed\n")
@@ -292,3 +374,10 @@ def test_the_drop_in_is_one_that_is_recognised_and_keeps_nobody_from_starting() 
     shown = " ".join(FLOCK.format(line.partition("=-+")[2].replace("%n", UNIT)) for line in commands)
     assert gate.gate_of(shown) == f"{gate.FOLDER}/{UNIT}"
     assert gate.DROP_IN.splitlines() == list(gate.how_to(UNIT)[1:-2])
+
+
+def test_the_lines_are_for_the_very_unit_whatever_a_shell_makes_of_its_name() -> None:
+    unit = r"vllm\x2da.service"
+    words = shlex.split(gate.how_to(unit)[0].partition(" <<")[0].replace(";", " ;"))
+    folder = f"/etc/systemd/system/{unit}.d"
+    assert words == ["mkdir", "-p", folder, ";", "cat", ">", f"{folder}/10-drill-gate.conf"]

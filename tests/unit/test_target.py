@@ -548,3 +548,65 @@ def test_how_a_host_is_reached_may_be_said(tmp_path: Path) -> None:
 )
 def test_how_a_host_is_reached_is_checked(tmp_path: Path, more: str, message: str) -> None:
     assert f"targets.staging.hosts[0].{message}" in problem(tmp_path, GOOD.replace(HOST, f"{HOST}, {more}"))
+
+
+ONE = "name: gpu-1, address: 10.0.0.7, user: drill, unit: vllm.service"
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ("name: gpu-1, address: 10.0.0.8", "name: two hosts are named 'gpu-1'"),
+        ("unit: vllm.service, port: 8001", "unit: vllm.service on 10.0.0.7 is 'gpu-1' already"),
+        ("unit: vllm, port: 8001", "unit: vllm.service on 10.0.0.7 is 'gpu-1' already"),
+        ("unit: vllm-2", "port: port 8000 on 10.0.0.7 is that of 'gpu-1' already"),
+        ("user: root", "user: 'gpu-1' says something else, and both are on 10.0.0.7"),
+        ("key: ~/.ssh/other", "key: 'gpu-1' says something else"),
+        ("known_hosts: other", "known_hosts: 'gpu-1' says something else"),
+        ("sudo: false", "sudo: 'gpu-1' says something else"),
+        ("state_dir: /data/drill", "state_dir: 'gpu-1' says something else"),
+        ("timeouts: {connect: 2s}", "timeouts: 'gpu-1' says something else"),
+    ],
+)
+def test_what_two_replicas_cannot_both_be(tmp_path: Path, second: str, said: str) -> None:
+    told = dict(pair.split(": ", 1) for pair in second.split(", "))
+    usual = {"name": "gpu-2", "address": "10.0.0.7", "user": "drill", "unit": "vllm-2", "port": "8001"}
+    if said.startswith("port"):
+        usual["port"] = "8000"
+    other = ", ".join(f"{key}: {value}" for key, value in (usual | told).items())
+    text = HOSTS.replace("ROUTER", "").replace(f"{{{ONE}}}", f"{{{ONE}}}\n      - {{{other}}}")
+    assert f"drill.yaml:8: targets.metal.hosts[1].{said}" in problem(tmp_path, text)
+
+
+@pytest.mark.parametrize("unit", ["vllm.service", "vllm"])
+def test_a_unit_that_serves_is_none_that_may_be_paused(tmp_path: Path, unit: str) -> None:
+    other = f"name: gpu-2, address: 10.0.0.7, user: drill, unit: vllm-2, port: 8001, pause: [{unit}]"
+    text = HOSTS.replace("ROUTER", "").replace(f"{{{ONE}}}", f"{{{ONE}}}\n      - {{{other}}}")
+    assert "drill.yaml:8: targets.metal.hosts[1].pause: vllm.service is the unit of 'gpu-1'" in problem(tmp_path, text)
+    elsewhere = text.replace("gpu-2, address: 10.0.0.7", "gpu-2, address: 10.0.0.8")
+    assert load(tmp_path, elsewhere).pick("metal").hosts[1].pause == (unit,)
+
+
+def test_replicas_of_one_machine_differ_in_name_unit_and_port(tmp_path: Path) -> None:
+    other = ONE.replace("gpu-1", "gpu-2").replace("vllm.service", "vllm@2.5, port: 8001")
+    text = HOSTS.replace("ROUTER", "").replace(f"{{{ONE}}}", f"{{{ONE}}}\n      - {{{other}}}")
+    assert load(tmp_path, text).pick("metal").expected_replicas == 2
+
+
+def test_replicas_behind_different_jump_hosts_are_on_different_machines(tmp_path: Path) -> None:
+    other = ONE.replace("gpu-1", "gpu-2") + ", jump: {address: gate.example}"
+    text = HOSTS.replace("ROUTER", "").replace(f"{{{ONE}}}", f"{{{ONE}}}\n      - {{{other}}}")
+    assert load(tmp_path, text).pick("metal").expected_replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [
+        ("vllm.timer", "unit: 'vllm.timer' is not the name of a service"),
+        ("vllm*", "unit: 'vllm*' is not the name of a service"),
+        ("-vllm", "unit: '-vllm' is not the name of a service"),
+        ("vllm.service, pause: [a b]", "pause[0]: 'a b' is not the name of a unit"),
+    ],
+)
+def test_a_unit_is_named_as_systemd_names_it(tmp_path: Path, unit: str, said: str) -> None:
+    assert f"hosts[0].{said}" in problem(tmp_path, GOOD.replace("unit: vllm.service", f"unit: {unit}"))

@@ -27,7 +27,6 @@ class Hosts:
     prometheus: str | None = None
     alertmanager: str | None = None
     router_metrics: str | None = None
-    state_dir: str = "/var/lib/drill"
     sla: Any = None
     endpoint: str = "http://127.0.0.1:9/v1"
     capacity_per_replica: float | None = None
@@ -48,7 +47,7 @@ class Hosts:
     def control_host(self) -> Any:
         raise AssertionError("there is none on hosts")
 
-    host = facts = nvidia_smi = gpu_device = control_host
+    host = facts = nvidia_smi = gpu_device = clock_lock = control_host
 
 
 def jobs(target: Hosts) -> tuple[Watch, list[Job]]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from drills.errors import DrillError, Refused, Unreachable
@@ -47,6 +51,16 @@ def holder(pid: int, unit: str, *, gpu: str = GPU, title: str = "VLLM::EngineCor
     """Return a process that has the GPU's device open."""
     where = {"device": "/dev/nvidia0", "gpu": gpu, "pod": "", "unit": unit, "ppid": 1, "parents": [1]}
     return {"pid": pid, "start": 1, "title": title, "state": state, **where}
+
+
+@functools.cache
+def note_of_a_process() -> str:
+    """Return what the very script that runs a reset notes of its process."""
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder, "reset")
+        base.with_suffix(".begun").touch()
+        subprocess.run(["/bin/sh", "-c", gpu_notes.RUN_RESET, base, "true"], check=True, timeout=10)
+        return base.with_suffix(".pid").read_text()
 
 
 class MemoryHost:
@@ -116,7 +130,8 @@ class MemoryHost:
             raise Unreachable("h1: spawn: no answer")
         self.on.resets += 1
         ended = self.on.outcomes.pop(0) if self.on.outcomes else (0, DONE)
-        self.on.files[f"{base}.pid"] = f"77 1 {self.on.uptime_s} {self.on.boot_id}"
+        told = ["77", "1", str(self.on.uptime_s), self.on.boot_id]
+        self.on.files[f"{base}.pid"] = " ".join(told[: len(note_of_a_process().split())])
         if ended is not None:
             self.on.files[f"{base}.rc"], self.on.files[log] = f"{ended[0]} {self.on.uptime_s + 2}", ended[1]
             if ended[0] == 0:
@@ -219,13 +234,14 @@ class Custody:
 class Target:
     """A target of two replicas, on a host each; the first one is drilled."""
 
-    name, kind, state_dir = "gpu-hosts", "hosts", "/var/lib/drill"
+    name, kind = "gpu-hosts", "hosts"
 
     def __init__(self) -> None:
         self.machine = Machine()
         self.there = MemoryHost(self.machine)
         self.node = MemoryUnits(self.there)
         self.custody = Custody(self.there)
+        self.site_lock_mhz: tuple[int, ...] | None = ()
 
     def replicas(self) -> list[Replica]:
         def one(name: str, uid: str, gpu: str) -> Replica:
@@ -240,12 +256,20 @@ class Target:
         assert name == "h1"
         return self.there
 
+    def state_dir_of(self, host: str) -> str:
+        assert host == "h1"
+        return "/var/lib/drill"
+
     def facts(self) -> Json:
         return {}
 
     def nvidia_smi(self, host: str) -> list[str]:
         assert host == "h1"
         return ["nvidia-smi"]
+
+    def clock_lock(self, replica: str) -> tuple[int, ...] | None:
+        assert replica == "h1"
+        return self.site_lock_mhz
 
     def gpu_device(self, uuid: str) -> str:
         raise DrillError(f"nobody should ask for the device of {uuid}")

@@ -222,6 +222,22 @@ API int nvmlDeviceGetMigMode(Device *d, unsigned *current, unsigned *pending) {
     return OK;
 }
 
+API int nvmlDeviceGetEccMode(Device *d, unsigned *current, unsigned *pending) {
+    TRY(whole(d, "ecc_mode", 1, current));
+    *pending = *current;
+    return OK;
+}
+
+API int nvmlDeviceGetComputeMode(Device *d, unsigned *mode) { return whole(d, "compute_mode", 1, mode); }
+
+API int nvmlDeviceGetApplicationsClock(Device *d, unsigned type, unsigned *mhz) {
+    return type > 1 ? NOT_SUPPORTED : whole(d, "app_clock_mhz", 1, mhz);
+}
+
+API int nvmlDeviceGetDefaultApplicationsClock(Device *d, unsigned type, unsigned *mhz) {
+    return type > 1 ? NOT_SUPPORTED : whole(d, "app_clock_default_mhz", 1, mhz);
+}
+
 API int nvmlDeviceGetRemappedRows(Device *d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failure) {
     TRY(whole(d, "remapped_correctable", 1, corrected));
     TRY(whole(d, "remapped_uncorrectable", 1, uncorrected));

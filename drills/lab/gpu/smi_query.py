@@ -19,6 +19,7 @@ from drills.lab.gpu.state import Json
 LOST = 15
 BAD_ARGUMENT = 2
 NOT_KNOWN = "[N/A]"
+COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 
 Getter = Callable[[Json, Json], Any]  # (state, gpu with "held_by") -> value, None: not known
 
@@ -70,6 +71,10 @@ FIELDS: dict[str, tuple[Getter, str]] = {
         lambda _, gpu: {"not_supported": None}.get(gpu["fabric"], gpu["fabric"].replace("_", " ").title()),
         "",
     ),
+    "compute_mode": (lambda _, gpu: dict(enumerate(COMPUTE_MODES)).get(gpu["compute_mode"]), ""),
+    "ecc.mode.current": (_switch("ecc_mode"), ""),
+    "clocks.applications.graphics": (_of("app_clock_mhz"), "MHz"),
+    "clocks.default_applications.graphics": (_of("app_clock_default_mhz"), "MHz"),
     "temperature.gpu": (_of("temperature_c"), ""),
     "temperature.memory": (_of("memory_temperature_c"), ""),
     "clocks.sm": (lambda _, gpu: state.sm_clock_mhz(gpu), "MHz"),

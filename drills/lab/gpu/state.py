@@ -95,6 +95,8 @@ def _gpu(folder: Path, index: int, rng: random.Random) -> Json:
         "sm_clock_max_mhz": 1980,
         "memory_clock_max_mhz": 2619,
         "locked_clocks_mhz": None,
+        "app_clock_mhz": 1980,
+        "app_clock_default_mhz": 1980,
         "clock_control": True,  # whether this card lets its clocks be locked
         "event_reasons": 1,  # idle; whoever holds it makes it work
         "power_w": 96.5,
@@ -111,6 +113,8 @@ def _gpu(folder: Path, index: int, rng: random.Random) -> Json:
         "virtualization": "None",  # or Pass-Through, VGPU, Host VGPU, ...
         "persistence": True,
         "mig": False,
+        "compute_mode": 0,  # of NVML's: 0 default, 2 prohibited, 3 exclusive
+        "ecc_mode": True,
         "display_active": False,
         "mps_clients": [],
         "fabric": "completed",  # not_supported | not_started | in_progress | completed
@@ -296,6 +300,7 @@ def apply_reset(state: Json, gpu: Json, held_by: Callable[[int, int], bool]) -> 
         uptime_start_mono=time.monotonic(),
         power_limit_w=gpu["power_default_w"],
         locked_clocks_mhz=None,
+        app_clock_mhz=gpu["app_clock_default_mhz"],
         ecc_volatile_corrected=0,
         ecc_volatile_uncorrected=0,
         event_reasons=1,
