@@ -65,7 +65,7 @@ def test_whoever_has_no_rule_is_not_let_in_either() -> None:
     """Else the proxy would be a way to the engine past the host's firewall; in a pod everybody has the rule."""
 
     def let_in(base: Json) -> list[str]:
-        return parse_options(words.command(base)[2:]).let_in
+        return list(parse_options(words.command(base)[2:]).let_in)
 
     led = [rule[rule.index("-s") + 1].removesuffix("/32") for rule in spot(HOST)["redirects"]]
     assert let_in(HOST) == [*led, "127.0.0.1"], "and whoever asks on the host itself, for a proof"
