@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from drills import strictjson
 from drills.access import procs
 from drills.clock import Clock, utc
-from drills.custody import Lock, LockUnreadable, Outstanding, is_pid, is_start, is_wall, is_word
+from drills.custody import Custody, Lock, LockUnreadable, Outstanding, is_pid, is_start, is_wall, is_word
 from drills.errors import Refused
 
 
@@ -84,6 +85,16 @@ def refuse_held(target: str, held: Lock | None, clock: Clock) -> None:
             f"target {target}: run {held.run} of {held.owner} holds it (pid {held.pid}, since "
             f"{utc(held.taken_wall)}); wait for it, or stop it with `drill stop {held.run}`"
         )
+
+
+def refuse_taken(target: str, custody: Custody, clock: Clock) -> None:
+    """Refuse what is drilled, then what an earlier run left: the receipts of a run that lives are its own.
+
+    A lock that cannot be read is told by whoever takes it.
+    """
+    with suppress(LockUnreadable):
+        refuse_held(target, custody.held(), clock)
+    refuse_leftovers(target, custody.outstanding())
 
 
 def refuse_leftovers(target: str, outstanding: Sequence[Outstanding]) -> None:

@@ -69,7 +69,7 @@ def run(
     experiments = [experiment(name) for name in names]
     _refuse_hopeless(experiments, spec, options, echo)
     runfolder.prepare(options.reports / "runs")
-    lock.refuse_leftovers(spec.name, opening.closed_custody(spec).outstanding())
+    lock.refuse_taken(spec.name, opening.closed_custody(spec), Clock())
     ended: list[Told] = []
     stop = StopFlag()
     try:

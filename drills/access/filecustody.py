@@ -57,7 +57,7 @@ class FileCustody:
 
     def take(self, lock: Lock, clock: Clock) -> None:
         """Take the lock. Refused when it is held or when an earlier run is not put back."""
-        locks.refuse_leftovers(self.target, self.outstanding())
+        locks.refuse_taken(self.target, self, clock)
         text = self._lock_text()
         locks.refuse_held(self.target, self._lock(text), clock)
         if not self._swap(text or "", json.dumps(asdict(lock)), lock.run):

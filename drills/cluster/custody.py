@@ -46,7 +46,7 @@ class ClusterCustody:
 
     def take(self, lock: Lock, clock: Clock) -> None:
         """Take the lock. Refused when it is held or when an earlier run is not put back."""
-        locks.refuse_leftovers(self.target, self.outstanding())
+        locks.refuse_taken(self.target, self, clock)
         self.lock.take(lock, clock)
         self.run, self._lives_s = lock.run, lock.expires_wall - lock.taken_wall
 

@@ -61,7 +61,6 @@ class HostsCustody(Parted):
 
     def take(self, lock: Lock, clock: Clock) -> None:
         """Take all machines, one after the other. Refused, with none taken, when one of them is held."""
-        locks.refuse_leftovers(self.target, self.outstanding())
         taken: list[Machine] = []
         for machine in self.machines:
             try:

@@ -77,7 +77,7 @@ def test_a_unit_whose_engine_is_not_below_it_is_not_killed(fleet: Fleet, tmp_pat
 
 def test_one_machine_by_two_addresses_is_named(fleet: Fleet, tmp_path: Path) -> None:
     first, second, router = fleet.host("h1"), fleet.host("h2"), fleet.host(layout.ROUTER)
-    other = f"address: {first.machine.service}\n        jump: {{address: {router.address}}}"
+    other = f"address: {first.machine.service}\n      jump: {{address: {router.address}}}"
     said = drill(fleet, tmp_path, "doctor", "--experiments", "noop", instead=(f"address: {second.address}", other))
     assert said.code == 3, said.out + said.err
     assert "are one machine: give them the same address" in said.out

@@ -241,7 +241,7 @@ def test_a_target_with_other_folders_meets_a_run_and_finds_what_it_left(settled:
         assert (refused.code, "holds it" in refused.err) == (3, True), refused.out + refused.err
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait(30)
+        driver.communicate(timeout=30)
     refused = drill(settled, other, "run", str(other / "short.yaml"))
     assert (refused.code, "not put back yet: engine-hang" in refused.err) == (3, True), refused.out + refused.err
     done = drill(settled, other, "recover")

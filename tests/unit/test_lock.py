@@ -78,13 +78,26 @@ def test_the_lock_of_a_dead_driver_is_taken_over_when_nothing_is_left(custody: F
 
 def test_what_is_not_put_back_is_refused_even_when_its_run_is_gone(custody: FileCustody) -> None:
     custody.take(dead("aaaaaaaa"), Clock())
-    left = Receipt("aaaaaaaa-0-noop", "aaaaaaaa", "noop", "lab", "local", ({"name": "replica-1"},), {}, (), (), 60.0)
-    HOST.write(custody.receipt_file(left), json.dumps(receipts.to_json(left)))
+    leave(custody)
     with pytest.raises(Refused, match=r"not put back yet: noop on replica-1 .*drill recover"):
         custody.take(mine("bbbbbbbb"), Clock())
     held = custody.held()
     assert held is not None
     assert held.run == "aaaaaaaa"
+
+
+def test_what_a_run_that_lives_has_done_is_its_own_to_put_back(custody: FileCustody) -> None:
+    """Nobody is told to recover a target on which a drill is going on."""
+    custody.take(mine("aaaaaaaa"), Clock())
+    leave(custody)
+    with pytest.raises(Refused, match=r"run aaaaaaaa of .* holds it"):
+        custody.take(mine("bbbbbbbb"), Clock())
+
+
+def leave(custody: FileCustody) -> None:
+    """Put down the receipt of a noop of run aaaaaaaa."""
+    left = Receipt("aaaaaaaa-0-noop", "aaaaaaaa", "noop", "lab", "local", ({"name": "replica-1"},), {}, (), (), 60.0)
+    HOST.write(custody.receipt_file(left), json.dumps(receipts.to_json(left)))
 
 
 def test_only_who_holds_it_lets_it_go(custody: FileCustody) -> None:
