@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,10 +46,14 @@ def shown(host: Host, key: str) -> str:
 
 
 def rules(host: Host | None) -> str:
+    """Return the rules of a host, or of this machine: no times and no counters, which change by themselves."""
     kinds = ("iptables-nft-save", "iptables-legacy-save")
     if host is not None:
-        return "".join(host.run([kind]).stdout for kind in kinds)
-    return "".join(subprocess.run([k], capture_output=True, text=True, timeout=20, check=True).stdout for k in kinds)
+        said = [host.run([kind]).stdout for kind in kinds]
+    else:
+        ran = [subprocess.run([k], capture_output=True, text=True, timeout=20, check=True) for k in kinds]
+        said = [one.stdout for one in ran]
+    return "".join(re.sub(r"^#.*\n|\[\d+:\d+\]", "", text, flags=re.MULTILINE) for text in said)
 
 
 @pytest.mark.parametrize("name", layout.HOSTS)
