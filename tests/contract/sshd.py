@@ -148,7 +148,8 @@ def agent(*keys: Path) -> Iterator[str]:
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10
-        while not path.exists() and time.monotonic() < deadline:
+        while not _answers(path):
+            assert time.monotonic() < deadline, "the SSH agent does not answer"
             time.sleep(0.02)
         for key in keys:
             env = {"SSH_AUTH_SOCK": str(path), "PATH": os.environ["PATH"]}
@@ -158,3 +159,9 @@ def agent(*keys: Path) -> Iterator[str]:
         process.terminate()
         process.wait(10)
         path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens there; the file is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0

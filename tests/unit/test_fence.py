@@ -21,13 +21,14 @@ from typing import Any
 import pytest
 
 from drills import active
-from drills.access import fence, ontarget, procs, remote, unittimer
+from drills.access import fence, ontarget, procs, unittimer
 from drills.access.filecustody import FileCustody
 from drills.access.remote import RemoteHost
 from drills.clock import Clock
 from drills.errors import Refused, Unreachable
 from drills.model import Completed, Context, Json, Receipt, Restored
 from drills.parts import Parted
+from tests.unit import processes
 
 RECEIPT = Receipt("0badf00d-0-noop", "0badf00d", "noop", "t", "g1", ({"name": "r"},), {}, (), (), 600.0)
 
@@ -35,7 +36,7 @@ RECEIPT = Receipt("0badf00d-0-noop", "0badf00d", "noop", "t", "g1", ({"name": "r
 def prompt(argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
     """Carry an order to this machine at once."""
     assert timeout_s > 0
-    return Completed(tuple(argv), 0, json.dumps(remote.answer(stdin)), "")
+    return Completed(tuple(argv), 0, json.dumps(processes.answer(stdin)), "")
 
 
 class Cut:
@@ -52,7 +53,7 @@ class Cut:
     def mend(self) -> Json:
         """Deliver it after all; returns what is answered to nobody."""
         [late] = self.buffer
-        return remote.answer(late)
+        return processes.answer(late)
 
 
 @pytest.fixture

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from drills import receipts
-from drills.access import remote
 from drills.access.filecustody import FileCustody
 from drills.access.local import LocalHost
 from drills.access.remote import RemoteHost
 from drills.custody import LockUnreadable
 from drills.errors import Unreachable
 from drills.model import Completed, Host, Receipt
+from tests.unit import processes
 
 RECEIPT = Receipt("0badf00d-0-noop", "0badf00d", "noop", "t", "g1", ({"name": "r"},), {}, (), (), 600.0)
 
 
 def carried(argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
     assert timeout_s > 0
-    return Completed(tuple(argv), 0, json.dumps(remote.answer(stdin)), "")
+    return Completed(tuple(argv), 0, json.dumps(processes.answer(stdin)), "")
 
 
 HOSTS: dict[str, Host] = {"here": LocalHost(), "over a link": RemoteHost("g1", carried, python=sys.executable)}

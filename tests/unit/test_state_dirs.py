@@ -30,8 +30,8 @@ targets:
     endpoint: {url: "http://llm.example/v1", model: m}
     sla: {ttft: {p99: 1s}, e2e: {p99: 12s}, max_gap: {p99: 2s}, errors: 1%}
     hosts:
-      - {name: g1, address: 10.0.0.1, user: drill, unit: vllm.service, state_dir: /srv/of-g1/drill}
-      - {name: g2, address: 10.0.0.2, user: drill, unit: vllm.service, state_dir: /srv/of-g2/drill}
+      - {name: g1, address: 10.0.0.1, user: drill, unit: vllm.service, state_dir: /srv/of-g1/drill, clocks: none}
+      - {name: g2, address: 10.0.0.2, user: drill, unit: vllm.service, state_dir: /srv/of-g2/drill, clocks: none}
     router: {kind: other, addresses: [10.0.0.5]}
 """
 NAMES = ("g1", "g2")
@@ -90,7 +90,9 @@ def metal(monkeypatch: pytest.MonkeyPatch) -> Metal:
         monkeypatch.setattr(gpu_preflight, look, lambda *_: [])
     monkeypatch.setattr(gpu_reset_crash, "watchers", lambda *_: {"dcgm.service": "u"})
     monkeypatch.setattr(UnitsReset, "preflight", lambda *_: [])
-    survey = _Survey([], dict.fromkeys(NAMES, NOW), {gpu: [990, 1980] for gpu in NOW["gpus"]})
+    survey = _Survey(
+        [], dict.fromkeys(NAMES, NOW), {gpu: [990, 1980] for gpu in NOW["gpus"]}, dict.fromkeys(NOW["gpus"], ())
+    )
     monkeypatch.setattr(ThermalThrottle, "_survey", lambda *_: survey)
     port = {"listen": 21100, "upstream": "127.0.0.1:8000", "iptables": "iptables", "kind": "nft", "snapshot": {}}
     monkeypatch.setattr(found.fronts, "_ask", lambda command, spots: [port for _ in spots])
