@@ -96,3 +96,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else f"; valid: {', '.join(names)}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, in its first line; what it is called where it says nothing, as EOFError does."""
+    said = str(getattr(error, "strerror", None) or error).split("\n")
+    return next((line.strip() for line in said if line.strip()), type(error).__name__)

@@ -23,7 +23,7 @@ from pathlib import Path
 import polars as pl
 
 from drills import files, journal, records, shapes, strictjson
-from drills.errors import FileProblem
+from drills.errors import FileProblem, first_line
 from drills.model import Bound, Event, Json, Outcome, Phase, Sla
 
 #: No run lasts longer than this, seconds; a time further away is damaged.
@@ -309,7 +309,7 @@ def _table(reader: Callable[[Path | None], pl.DataFrame], path: Path, problems: 
     try:
         return reader(path), path.is_file()
     except (pl.exceptions.PolarsError, OSError) as exc:
-        problems.append(f"{path.name} is damaged ({str(exc).splitlines()[0][:80]})")
+        problems.append(f"{path.name} is damaged ({first_line(exc)[:80]})")
         return reader(None), False
 
 

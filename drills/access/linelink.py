@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from drills.errors import DrillError
+from drills.errors import DrillError, first_line
 from drills.model import Json
 
 ERR_KEPT: Final = 4000  # bytes
@@ -115,7 +115,7 @@ class LineLink:
             self._pipe = None
             with suppress(Exception):  # half a line may be on its way
                 pipe.shutdown()
-            raise self._unsent(f"{self._what}: broke ({error.strerror or error or type(error).__name__})") from None
+            raise self._unsent(f"{self._what}: broke ({first_line(error)})") from None
 
     def _read(self, pipe: Pipe, way: _Way) -> None:
         """Hand out answers until the link ends; then tell whoever still waits."""

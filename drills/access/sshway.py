@@ -23,7 +23,7 @@ import paramiko
 from drills.access import knownhosts, sshkeys
 from drills.access.knownhosts import HostKey, Known
 from drills.access.sshkeys import Agent, Offer
-from drills.errors import DrillError, Refused, Unreachable
+from drills.errors import DrillError, Refused, Unreachable, first_line
 from drills.model import Completed
 from drills.targetfile import GpuHost, SshTimeouts
 
@@ -236,7 +236,7 @@ def _authenticated(transport: Any, hop: _Hop, keys: Sequence[Offer], limits: Ssh
 
 
 def _why(error: BaseException) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__).splitlines()[0][:200]
+    return first_line(error)[:200]
 
 
 # ---- a command -----------------------------------------------------------------------------------------

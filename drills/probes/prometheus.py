@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from urllib3.util.retry import Retry
 
+from drills.errors import first_line
 from drills.model import HasTokens, Json, Target
 from drills.probes import answers
 from drills.probes.answers import held, understood
@@ -188,4 +189,4 @@ def _why(error: Exception) -> str:
         return "timed out"
     if isinstance(error, requests.ConnectionError):
         return "cannot connect"
-    return str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+    return first_line(error)[:160]
