@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,9 +104,9 @@ def test_what_was_changed_on_a_node_that_is_gone_is_gone_with_it(store: Store, w
     left = receipt({"do": "remove", "path": "/x", "host": "node-1"}, fault="ledger-proxies")
     context = Context(lambda event, data: told.append((event, data)), lambda s: None, Clock().mono, lambda: False)
     made = proxies.LedgerProxies(proxies.LedgerProxies.Params(), "kubernetes")
-    target = Target(work)
-    assert made.revert(target, left, context) is Restored.CLEAN  # type: ignore[arg-type] # as much of a target as it needs
-    assert made.observe(target, left, context).on is False  # type: ignore[arg-type] # as much of a target as it needs
+    target: Any = Target(work)
+    assert made.revert(target, left, context) is Restored.CLEAN
+    assert made.observe(target, left, context).on is False
     assert [event for event, _ in told] == ["undo.needless"]
     assert "node node-1 is gone" in told[0][1]["why"][0]
     assert work.disarm(left)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from drills.model import Json
 from tests import sampling
-from tests.hosts import layout, life
+from tests.hosts import layout, life, traces
 from tests.hosts.fleet import Fleet
 from tests.machines.locks import lock
 
@@ -49,3 +50,13 @@ def fleet(_borrowed: None) -> Iterator[Fleet]:
         found = Fleet()
         found.wait_settled()
         yield found
+
+
+@pytest.fixture
+def before(fleet: Fleet) -> Iterator[dict[str, Json]]:
+    """Return what is on the hosts, which are in order; they are afterwards."""
+    fleet.wait_settled()
+    yield traces.all_of(fleet)
+    for host in fleet.hosts:
+        host.mend_driver()
+        host.wait_ready()

@@ -12,7 +12,6 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,16 +40,6 @@ def points(what: str, count: int) -> list[tuple[str, str]]:
     if what != "killed":  # before the deed nothing lies on a host that it could be cut off with
         every = [(name, at) for name, at in every if at in ("receipt", "timer.armed", "inject.hit", "proof.on")]
     return every if os.environ.get("FULL") else rng(SEED, what).sample(every, count)
-
-
-@pytest.fixture
-def before(fleet: Fleet) -> Iterator[dict[str, Json]]:
-    """Return what is on the hosts, which are in order; they are afterwards."""
-    fleet.wait_settled()
-    yield traces.all_of(fleet)
-    for host in fleet.hosts:
-        host.mend_driver()
-        host.wait_ready()
 
 
 def reached(fleet: Fleet, folder: Path, name: str, at: str) -> tuple[subprocess.Popen[str], Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,16 +26,6 @@ FAULTS: tuple[tuple[str, Json], ...] = (
     ("thermal-throttle", {"how": "power", "to": 0.4}),
     ("pod-kill", {"how": "kill-process"}),
 )
-
-
-@pytest.fixture
-def before(fleet: Fleet) -> Iterator[dict[str, Json]]:
-    """Return what is on the hosts, which are in order; they are afterwards."""
-    fleet.wait_settled()
-    yield traces.all_of(fleet)
-    for host in fleet.hosts:
-        host.mend_driver()
-        host.wait_ready()
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[0])

@@ -26,7 +26,8 @@ NOTHING: Any = Noop(Noop.Params(), "hosts")
 
 
 def found(seen: Seen, *faults: Any) -> list[Finding]:
-    machine = Machine("g1", ("g1",), (), host=None)  # type: ignore[arg-type] # nobody asks it
+    nobody: Any = None
+    machine = Machine("g1", ("g1",), (), host=nobody)
     return list(hosts._unit(machine, "g1", seen, faults))
 
 

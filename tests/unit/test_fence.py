@@ -33,6 +33,10 @@ from tests.unit import processes
 RECEIPT = Receipt("0badf00d-0-noop", "0badf00d", "noop", "t", "g1", ({"name": "r"},), {}, (), (), 600.0)
 
 
+def nothing(*_: Any) -> Any:
+    """Neither tell nor note."""
+
+
 def prompt(argv: Sequence[str], stdin: str, timeout_s: float) -> Completed:
     """Carry an order to this machine at once."""
     assert timeout_s > 0
@@ -286,7 +290,6 @@ def test_what_a_fault_orders_where_its_receipt_lies_belongs_to_it() -> None:
     custody = SimpleNamespace(arm=lambda _: armed)
     target: Any = SimpleNamespace(custody=custody, receipts_dir_of=lambda host: f"/{host}/receipts")
     context = Context(lambda *_: None, lambda _: None, lambda: 0.0, lambda: False)
-    nothing: Any = lambda *_: None  # noqa: E731 - it is both
     faults = active.ActiveFaults("0badf00d", target, Clock(), tell=nothing, note=nothing, context=context)
     with pytest.raises(Refused, match="that is enough"):
         faults.put_on(0, fault, [], fault_s=1.0)
@@ -309,7 +312,6 @@ def test_custody_says_where_the_parts_of_a_receipt_lie(word: str) -> None:
     )
     armed = Keepers().arm(replace(RECEIPT, undo=tuple(dict(step) for step in steps)))
     target: Any = SimpleNamespace(receipts_dir_of=lambda host: f"/{host}")
-    nothing: Any = lambda *_: None  # noqa: E731 - it is both
     context = Context(nothing, nothing, lambda: 0.0, lambda: False)
     faults = active.ActiveFaults("0badf00d", target, Clock(), tell=nothing, note=nothing, context=context)
     assert sorted(faults._receipt_files(RECEIPT, armed)) == ["g1", "g2"]

@@ -223,6 +223,7 @@ def test_only_said_locks_are_known() -> None:
             return {"a": (), "b": (1, 2), "c": None}[replica]
 
     victims = [Replica(n, "u", "primary", "", ready=True, host="h", gpus=(f"GPU-{n}",)) for n in "abc"]
-    locks = clock_locks.declared(Target(), victims)  # type: ignore[arg-type] # nothing else is asked
+    target: Any = Target()
+    locks = clock_locks.declared(target, victims)
     assert locks == {"GPU-a": (), "GPU-b": (1, 2)}
     assert [why.split(":")[0] for why in clock_locks.of_victims(victims, locks)] == ["c"]

@@ -88,7 +88,8 @@ def test_a_machine_says_its_boot_and_its_pids(spec: TargetSpec) -> None:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
             return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
 
-    [machine] = grouped(spec.hosts[:1], lambda entry: Real(entry.name, ""))  # type: ignore[arg-type, return-value]
+    real: Any = Real(spec.hosts[0].name, "")
+    [machine] = grouped(spec.hosts[:1], lambda _: real)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert machine.identity().split() == [boot, str(Path("/proc/self/ns/pid").readlink())]
 
