@@ -55,8 +55,7 @@ class Deed:
         self.process = subprocess.Popen(
             self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        with suppress(OSError):  # what it says in vain is asked for later
-            self._say(json.dumps(self.order))
+        self._say(json.dumps(self.order))
         return self
 
     def __exit__(
@@ -101,8 +100,9 @@ class Deed:
 
     def _say(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        with suppress(OSError):  # it has ended already, which a fault that failed does by itself; its events say how
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
 
 
 def main() -> int:
