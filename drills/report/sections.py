@@ -5,7 +5,7 @@ from __future__ import annotations
 from drills.model import Json
 from drills.report import headline, impact, lessons, stages, words
 from drills.report.actions import Action
-from drills.report.escape import code, prose
+from drills.report.escape import code, prose, spans
 from drills.report.facts import Facts, references
 from drills.report.timeline import timeline
 
@@ -151,4 +151,4 @@ def uptime_line(facts: Facts) -> str:
 
 def action_row(action: Action) -> Row:
     """Return one action item."""
-    return [code(action.id), action.kind, action.what, action.proof]
+    return [code(action.id), action.kind, spans(action.told), spans(action.done_when)]
