@@ -189,8 +189,8 @@ def _new_folder(reports: Path, name: str, planned: plan.Plan) -> Path:
 
 def conclude(folder: Path) -> RunVerdict:
     """Write verdict.json and the postmortem of a run folder."""
-    judged = verdict.write(folder)
-    report.write(folder)
+    judged, seen = verdict.written(folder)
+    report.write(folder, seen)
     return judged
 
 

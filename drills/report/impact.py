@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -41,10 +43,15 @@ def quantiles(facts: Facts) -> list[Quantile]:
 
 def quantile_of(facts: Facts, cohort: str, metric: str, quantile: float) -> Quantile:
     """Return one quantile; failed requests count as infinitely slow."""
-    ordered = facts.cohorts[cohort][metric].sort().to_list()
+    ordered = _ordered(facts, cohort, metric)
     value = stats.nearest_rank(ordered, quantile)
-    interval = stats.quantile_interval(ordered, quantile) if ordered else None
+    interval = stats.quantile_interval(ordered, quantile) if len(ordered) else None
     return Quantile(cohort, metric, quantile, value, len(ordered), interval)
+
+
+def _ordered(facts: Facts, cohort: str, metric: str) -> Sequence[float]:
+    values = facts.cohorts[cohort][metric]
+    return facts.evidence.once(f"{metric} of {cohort}, ordered", lambda: array("d", values.sort()))
 
 
 def by_outcome(facts: Facts) -> dict[str, dict[str, int]]:
@@ -105,8 +112,8 @@ def worst_window(facts: Facts) -> Window | None:
     after = facts.evidence.measured.filter(pl.col("intended") >= facts.zero).sort("intended")
     if after.is_empty():
         return None
-    times = (after["intended"] - facts.zero).to_list()
-    sums = [0, *after["violation"].cast(pl.Int64).cum_sum().to_list()]
+    times = array("d", after["intended"] - facts.zero)
+    sums = array("q", [0, *after["violation"].cast(pl.Int64).cum_sum()])
     best: Window | None = None
     for second in range(int(max(times[-1] - WINDOW_S, 0)) + 1):
         low, high = bisect_left(times, second), bisect_left(times, second + WINDOW_S)

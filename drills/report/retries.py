@@ -8,6 +8,7 @@ import polars as pl
 
 from drills import stats
 from drills.checks.amplification import HEALTH_CHECKS, PLACES, Attempts
+from drills.checks.amplification import attempts_of as counted
 from drills.model import Json, Outcome, Phase
 from drills.report import words
 from drills.report.escape import prose
@@ -26,7 +27,7 @@ def attempts_of(facts: Facts) -> Attempts:
     """Return the run's attempts, counted as the checks of this run count them."""
     params: Json = next((item["params"] for item in facts.planned("checks") if item["name"] == "retry_storm"), {})
     rate = params.get("health_checks", HEALTH_CHECKS)
-    return Attempts(facts.evidence, float(rate) if is_number(rate) and rate >= 0 else None)
+    return counted(facts.evidence, float(rate) if is_number(rate) and rate >= 0 else None)
 
 
 def rows(facts: Facts, attempts: Attempts) -> list[list[str]]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from drills import files
-from drills.evidence import at
+from drills.evidence import Evidence, at
 from drills.model import Phase
 from drills.report import actions, detection, figures, headline, lessons, retries, sections, stages, validity, words
+from drills.report.drawing import GOOD, POINTS_MAX, Drawing, Mark, Span
 from drills.report.escape import code, prose, visible
 from drills.report.facts import Facts
 from drills.report.source import read
@@ -24,19 +26,22 @@ NOTES = "notes.md"
 ALT_MAX = 600
 
 
-def write(folder: Path | str) -> Path:
+def write(folder: Path | str, seen: Evidence | None = None, tz: str | None = None) -> Path:
     """Write the postmortem and its figures into a run folder and return its path; raises DrillError."""
     folder = Path(folder)
-    made = render(folder)
+    made = render(folder, seen, tz)
     for name, content in made.items():
         files.write(folder / name, content)
     return folder / POSTMORTEM
 
 
-def render(folder: Path | str) -> dict[str, bytes]:
-    """Return the files of the report by name, without writing any; raises DrillError."""
+def render(folder: Path | str, seen: Evidence | None = None, tz: str | None = None) -> dict[str, bytes]:
+    """Return the files of the report by name, without writing any; raises DrillError.
+
+    `seen`: the folder's evidence, where it was read already; `tz`: the reader's time zone, beside UTC.
+    """
     folder = Path(folder)
-    facts = Facts(read(folder))
+    facts = Facts(read(folder, seen))
     drawing = drawn(facts)
     text = _template().render(view(facts, drawing, _notes(folder)))
     return {
@@ -68,7 +73,7 @@ def _notes(folder: Path) -> str:
     )
 
 
-def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
+def view(facts: Facts, drawing: Drawing, notes: str) -> dict[str, Any]:
     """Return everything the template shows."""
     rows, cut = sections.timeline_rows(facts)
     attempts = retries.attempts_of(facts)
@@ -137,19 +142,19 @@ def unfinished(facts: Facts) -> str:
     return f"{prose(end.data.get('status'))}" + (f", {prose(reason)}" if reason else "")
 
 
-def drawn(facts: Facts) -> figures.Drawing:
+def drawn(facts: Facts) -> Drawing:
     """Return what the figures show."""
-    columns = ("intended", "end", "outcome", "first_token")
-    points = []
-    for intended, end, outcome, first in facts.evidence.requests.select(columns).rows():
-        if intended is None:
-            continue
-        ttft = None if first is None else first - intended
-        points.append(figures.Point(intended - facts.zero, (end or intended) - facts.zero, str(outcome), ttft))
+    zero, intended = facts.zero, pl.col("intended")
+    rows = facts.evidence.requests.filter(intended.is_not_null()).select(
+        (intended - zero).alias("at_s"),
+        (pl.coalesce("end", "intended") - zero).alias("end_s"),
+        pl.col("outcome").fill_null("None"),
+        (pl.col("first_token") - intended).alias("ttft_s"),
+    )
     rate = ((facts.experiment.get("load") or {}).get("arrivals") or {}).get("rate")
-    return figures.Drawing(
-        points=points,
-        phases=[figures.Span(p.name, p.begin - facts.zero, p.end - facts.zero) for p in facts.phases],
+    return Drawing(
+        arrivals=rows,
+        phases=[Span(p.name, p.begin - facts.zero, p.end - facts.zero) for p in facts.phases],
         marks=_marks(facts),
         sla_ttft_s=facts.sla_ttft_s,
         rate_per_s=float(rate) if isinstance(rate, int | float) else None,
@@ -157,28 +162,28 @@ def drawn(facts: Facts) -> figures.Drawing:
     )
 
 
-def _marks(facts: Facts) -> list[figures.Mark]:
-    marks = [figures.Mark("injection", 0.0)] if facts.hit is not None else []
+def _marks(facts: Facts) -> list[Mark]:
+    marks = [Mark("injection", 0.0)] if facts.hit is not None else []
     off = [at(event) for event in facts.of("proof.off") if event.data.get("ok") is True]
     if facts.hit is not None and off:
-        marks.append(figures.Mark("off", max(off) - facts.zero))
+        marks.append(Mark("off", max(off) - facts.zero))
     served = [stage.at for stage in stages.downtime(facts) if stage.name == "first good completion"]
-    marks += [figures.Mark("replica back", moment - facts.zero) for moment in served if moment is not None]
+    marks += [Mark("replica back", moment - facts.zero) for moment in served if moment is not None]
     alerts = detection.marks(facts)
-    return marks + [figures.Mark(name, moment - facts.zero) for name, moment in alerts]
+    return marks + [Mark(name, moment - facts.zero) for name, moment in alerts]
 
 
-def _captions(facts: Facts, drawing: figures.Drawing) -> dict[str, str]:
-    total = len(drawing.points)
-    bad = sum(1 for point in drawing.points if point.outcome not in figures.GOOD)
-    shown = figures.thin(drawing.points)
+def _captions(facts: Facts, drawing: Drawing) -> dict[str, str]:
+    total = drawing.arrivals.height
+    bad = total - sum(drawing.number(name) for name in GOOD)
+    shown = min(total, POINTS_MAX)
     phases = ", ".join(span.name for span in drawing.phases) or "none"
-    thinned = f" Thinned: {len(shown):,} of {total:,} points are drawn, failures first." if len(shown) < total else ""
+    thinned = f" Thinned: {shown:,} of {total:,} points are drawn, failures first." if shown < total else ""
     marks = ", ".join(f"{mark.name} {mark.at_s:+.1f} s" for mark in drawing.marks) or "none"
     fault = facts.phase(Phase.FAULT)
     span = f" The fault phase ends at {words.offset(fault.end - facts.zero)}." if fault else ""
     scatter = f"Scatter of time to first token by time: {total:,} arrivals, {bad:,} of them failed."
-    late = sum(1 for point in drawing.points if drawing.late(point))
+    late = int(drawing.late.sum())
     after = (
         f", {late:,} of them later than the SLA of {words.seconds(facts.sla_ttft_s)} to the first token" if late else ""
     )

@@ -29,11 +29,11 @@ class Source:
     torn: list[str]
 
 
-def read(folder: Path) -> Source:
-    """Read a run folder; raises DrillError when it has no journal to report on."""
+def read(folder: Path, seen: Evidence | None = None) -> Source:
+    """Read a run folder, but what was `seen` of it already; raises DrillError without a journal to report on."""
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     torn = [name for name in NEEDED[:4] if _torn(folder / name)]
-    return Source(folder, evidence.read(folder), _verdict(folder / "verdict.json"), missing, torn)
+    return Source(folder, seen or evidence.read(folder), _verdict(folder / "verdict.json"), missing, torn)
 
 
 def _torn(path: Path) -> bool:
