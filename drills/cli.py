@@ -83,7 +83,7 @@ def monthly(
     confirm: Confirm = "",
     oncall: OnCall = "",
 ) -> int:
-    """Run the month's drills, unattended, and keep its index.
+    """Run the month's drills, unattended, and keep its review.
 
     First it puts back what runs that are gone left on the target; then come upstream-delay, packet-loss, pod-kill and
     gpu-reset.
@@ -235,11 +235,17 @@ def judge(
 def report(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
     reports: Reports = RUNS,
+    month: Annotated[str | None, typer.Option("--month", help="The review of a month instead: 2026-11.")] = None,
+    quarter: Annotated[str | None, typer.Option("--quarter", help="The review of a quarter: 2026Q4.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="In a review: this target alone.")] = None,
 ) -> int:
-    """Write a stored run's postmortem again: offline, from its files."""
+    """Write a stored run's postmortem again, or a review of many: offline, from their files."""
     from drills import report as reporting
-    from drills import upkeep
+    from drills import reviews, upkeep
 
+    if month is not None or quarter is not None:
+        reviews.write(reports, month, quarter, target, _say)
+        return 0
     folder = upkeep.complete(name, reports)
     reporting.write(folder)
     _say(str(folder / "postmortem.md"))

@@ -35,7 +35,7 @@ def monthly(names: Sequence[str], options: Options, echo: Callable[[str], None])
 
 
 def _unattended(names: Sequence[str], options: Options, echo: Callable[[str], None]) -> int:
-    """Nobody sits there, so it first puts back what runs that are gone left on its target, and keeps an index.
+    """Nobody sits there, so it first puts back what runs that are gone left on its target, and keeps a review.
 
     While another run lives it is refused like any other.
     """

@@ -6,6 +6,7 @@ in `problems`; everything else is told all the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from drills.errors import EXIT_REFUSED, EXIT_STOPPED, DrillError
 from drills.model import Event, Json, Restored, Verdict
 from drills.strictjson import is_count
 
+MONTH: Final = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])")
 #: Outcomes that are no verdict: how a run ended that did not come to its end.
 CUT_SHORT, NO_VERDICT = "cut short", "no verdict yet"
 REFUSED, STOPPED, CRASHED = "refused", "stopped", "crashed"
@@ -158,7 +160,8 @@ class Digest:
     def versions(self) -> dict[str, str]:
         """Return what was found at the target: name → version."""
         found = _map(self.header.get("versions"))
-        return {name: version for name, version in sorted(found.items()) if isinstance(version, str)}
+        told = {name: ", ".join(map(str, said)) if isinstance(said, list) else said for name, said in found.items()}
+        return {name: said for name, said in sorted(told.items()) if isinstance(said, str) and said}
 
     @property
     def outcomes(self) -> dict[str, int]:

@@ -6,7 +6,8 @@ What happened after the end of the review is taken back, so that an old review s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -39,7 +40,7 @@ class Item:
     opened: str  # day
     seen: tuple[str, ...]
     closed: str  # day; empty while it is open
-    how: str  # done | closed | open
+    by: str  # who closed it by hand
     reason: str
     target: str
 
@@ -124,8 +125,8 @@ def _said(text: str) -> str:
 
 def _ended(item: Item) -> str:
     why = f": {reason(item.reason)}" if item.reason else ""
-    how = "closed by hand" if item.how == "closed" else "done"
-    return f"{code(item.id)} ({reason(item.what)}), {how} on {prose(item.closed)}{why}"
+    how = f"closed by {prose(item.by)}" if item.by else "done"
+    return f"{code(item.id)} ({reason(item.what)}): {how}, {prose(item.closed)}{why}"
 
 
 # ---- reading -------------------------------------------------------------------------------------------
@@ -141,15 +142,26 @@ def read(reports: Path, last: str, target: str | None = None, first: str | None 
         if not path.exists():
             return replace(empty, there=False)
         return replace(empty, problems=(str(error).replace(f"{path}:", f"{FILE}:"),))
-    days = {runfolder.run_id(folder): _day(folder) for folder in runfolder.list_runs(reports / "runs")}
+    stamps = {runfolder.run_id(f): f.name.split("-", 1)[0] for f in runfolder.list_runs(reports / "runs")}
     problems: list[str] = []
-    found = [_item(n, entry, days, last, problems) for n, entry in enumerate(_entries(document.data, problems), 1)]
-    kept = [one for one in found if one and one.opened[:7] <= last and target in (None, "", one.target or target)]
+    entries = enumerate(_entries(document.data, problems), 1)
+    found = [one for n, entry in entries if (one := _item(n, entry, stamps, _end(last), problems))]
+    kept = [one for one in found if one.opened[:7] <= last and target in (None, one.target or target)]
     return replace(empty, all=tuple(kept), problems=tuple(problems))
 
 
-def _day(folder: Path) -> str:
-    stamp = folder.name
+def _end(month: str) -> str:
+    """Return a stamp after all of a month's runs."""
+    return f"{month.replace('-', '')}99"
+
+
+def _stamp(day: str) -> str:
+    """Return a day or a time of the file as a run's folder has it; a day counts to its end."""
+    digits = re.sub(r"[-:]|\..*|Z$|\+.*", "", day)
+    return f"{digits}Z" if "T" in digits else f"{digits}T999999Z"
+
+
+def _day(stamp: str) -> str:
     return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
 
 
@@ -160,21 +172,20 @@ def _entries(data: Json, problems: list[str]) -> list[Any]:
     return listed or []
 
 
-def _item(n: int, entry: Any, days: dict[str, str], last: str, problems: list[str]) -> Item | None:
-    """Return an entry as it stood at the end of the month; None, which is said, for one that cannot be read."""
+def _item(n: int, entry: Any, stamps: dict[str, str], end: str, problems: list[str]) -> Item | None:
+    """Return an entry as it stood at the end; None, which is said, for one that cannot be read."""
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not _text(entry.get("what")):
         problems.append(f"{FILE}: entry {n} has no id, or does not say what is to be done")
         return None
-    opened, closed, proof = (_map(entry.get(name)) for name in ("opened", "closed", "proof"))
     listed = entry.get("seen")
     runs: list[Any] = listed if isinstance(listed, list) else []
-    known = sorted(days[str(run)] for run in runs if str(run) in days)
-    day = _text(opened.get("date"))[:10] or days.get(str(opened.get("run")), "") or (known[0] if known else "")
+    known = sorted(stamps[str(run)] for run in runs if str(run) in stamps)
+    opened = _map(entry.get("opened"))
+    day = _text(opened.get("date"))[:10]
+    began = stamps.get(str(opened.get("run"))) or (_stamp(day) if day else known[0] if known else "")
     # A run that nobody kept was seen when the item was opened, as far as anybody can tell.
-    seen = sorted(when for run in runs if (when := days.get(str(run), day))[:7] <= last)
-    ended = _text(closed.get("date"))[:10] or days.get(str(closed.get("run")), "")
-    if _text(entry.get("status")) == "open" or ended[:7] > last:
-        ended = ""
+    seen = sorted(when for run in runs if (when := stamps.get(str(run), began)) < end)
+    closed = _last_closing(entry, stamps, seen, end)
     return Item(
         id=entry["id"],
         what=_text(entry.get("what")),
@@ -182,14 +193,28 @@ def _item(n: int, entry: Any, days: dict[str, str], last: str, problems: list[st
         owner=_text(entry.get("owner")),
         due=_text(entry.get("due")),
         link=_text(entry.get("link")),
-        proof=proof,
-        opened=day,
-        seen=tuple(seen),
-        closed=ended,
-        how=_text(entry.get("status")),
+        proof=_map(entry.get("proof")),
+        opened=_day(began),
+        seen=tuple(_day(when) for when in seen),
+        closed=_text(closed.get("date"))[:10],
+        by=_text(closed.get("by")),
         reason=_text(closed.get("reason")),
         target=_text(entry.get("target")),
     )
+
+
+def _last_closing(entry: Json, stamps: dict[str, str], seen: list[str], end: str) -> Json:
+    """Return what had closed an item by then, and held; empty while it was open."""
+    history = entry.get("history")
+    closings = [*(history if isinstance(history, list) else []), entry.get("closed")]
+    dated = [
+        (stamps.get(str(one.get("run"))) or _stamp(_text(one["date"])), one)
+        for one in closings
+        if isinstance(one, dict) and one.get("date")
+    ]
+    before = [(when, one) for when, one in dated if when < end]
+    when, last = max(before, key=lambda one: one[0], default=("", {}))
+    return last if when and not any(again > when for again in seen) else {}
 
 
 def _map(value: Any) -> Json:
@@ -205,13 +230,15 @@ def _text(value: Any) -> str:
 
 def proposed(runs: Sequence[Digest]) -> list[str]:
     """Return what the runs themselves propose, where nobody keeps action items."""
-    return [line for run in runs for line in _proposed(run, run.checks)]
+    return [line for run in runs for line in _proposed(run)]
 
 
-def _proposed(run: Digest, rows: Iterable[Json]) -> list[str]:
+def _proposed(run: Digest) -> list[str]:
+    if run.ended != "completed":
+        return [f"{code(run.drill)}: {prose(run.outcome)}, run {link(run)}"]
     wanted = (Verdict.FAIL, Verdict.INCONCLUSIVE)
-    failing = [row for row in rows if row.get("verdict") in wanted]
     return [
         f"{code(lessons.label(row))} of {code(run.drill)}: {prose(str(row['verdict']))}, run {link(run)}"
-        for row in failing
+        for row in run.checks
+        if row.get("verdict") in wanted
     ]

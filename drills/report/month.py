@@ -17,12 +17,12 @@ from typing import Any, Final
 from drills import files
 from drills.comparable import RULE, Change
 from drills.model import Json, Left, Restored, Verdict
-from drills.report import digest, items, review, trend_figures, trends, words
+from drills.report import digest, items, lessons, review, trend_figures, trends, words
+from drills.report.digest import MONTH as MONTH
 from drills.report.digest import Digest
 from drills.report.escape import code, prose
 from drills.report.trends import Comparison
 
-MONTH: Final = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])")
 #: Earlier months that a trend looks back on, and those whose drills are the suite where nobody wrote one down.
 BACK: Final = 12
 SUITE_BACK: Final = 3
@@ -37,6 +37,7 @@ class Asked:
     since: str  # stamp from which on a run of it counts
     when: str
     why: str
+    run: str = ""  # the folder of its run, where that was written down
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,10 @@ class Month:
     planted: list[Digest]
     found: list[Comparison]
     missing: list[Asked]
+    order: list[tuple[str, str]]  # target and drill, as they were asked for
     history: list[Digest]
     problems: list[str]
+    silent: bool  # no run, and nobody wrote down that one was asked for
 
 
 def write(reports: Path, month: str, target: str | None = None) -> Path:
@@ -72,9 +75,11 @@ def render(reports: Path, month: str, target: str | None = None) -> dict[str, by
     return {review_name(target): text} | {figure.name: figure.svg for figure in drawn}
 
 
-def read(reports: Path, month: str, target: str | None = None) -> Month:
-    """Read what a month's review is made from."""
-    every = [run for run in digest.every(reports, earlier(month, BACK), month) if target in (None, run.target)]
+def read(reports: Path, month: str, target: str | None = None, seen: Sequence[Digest] | None = None) -> Month:
+    """Read what a month's review is made from; `seen` are the runs, where they were read already."""
+    first = earlier(month, BACK)
+    listed = digest.every(reports, first, month) if seen is None else seen
+    every = [run for run in listed if first <= run.month <= month and target in (None, run.target)]
     history = [run for run in every if not run.defect]
     runs = [run for run in history if run.month == month]
     problems: list[str] = []
@@ -83,7 +88,9 @@ def read(reports: Path, month: str, target: str | None = None) -> Month:
     missing = {(one.target, one.drill): one for one in asked if not _ran(one, runs)}
     found = [trends.compare(run, history) for run in runs if run.ran]
     planted = [run for run in every if run.defect and run.month == month]
-    return Month(month, runs, planted, found, list(missing.values()), history, problems)
+    order = list(dict.fromkeys((one.target, one.drill) for one in asked))
+    silent = not runs and not list((reports / month).glob("*.json"))
+    return Month(month, runs, planted, found, list(missing.values()), order, history, problems, silent)
 
 
 def earlier(month: str, by: int) -> str:
@@ -109,8 +116,8 @@ def _asked(folder: Path, problems: list[str]) -> Iterator[Asked]:
             if isinstance(row, dict) and row.get("drill"):
                 when = str(asked.get("began", "?"))
                 since = re.sub(r"[-:]|\..*", "", when)
-                why = "" if row.get("run") else str(row.get("why") or "")
-                yield Asked(str(asked.get("target", "?")), str(row["drill"]), since, when[:16].replace("T", " "), why)
+                target, drill, why = (str(said or "") for said in (asked.get("target"), row["drill"], row.get("why")))
+                yield Asked(target, drill, since, when[:16].replace("T", " "), why, str(row.get("run") or ""))
 
 
 def _json(path: Path, problems: list[str]) -> Json:
@@ -132,7 +139,7 @@ def _seen_before(month: str, history: Sequence[Digest], known: set[str]) -> Iter
 
 def _ran(asked: Asked, runs: Sequence[Digest]) -> bool:
     """Whether there is a run of it. Whoever was killed in the middle of one has not written that down."""
-    return any(run.place == (asked.target, asked.drill) and run.stamp >= asked.since for run in runs)
+    return bool(asked.run) or any(run.place == (asked.target, asked.drill) and run.stamp >= asked.since for run in runs)
 
 
 # ---- what is told ----------------------------------------------------------------------------------------
@@ -176,32 +183,43 @@ def _ran_words(seen: Month) -> str:
 
 
 def failed_words(runs: Sequence[Digest]) -> str:
-    """Return which drills failed, in a sentence."""
-    failed = [run for run in runs if run.outcome == Verdict.FAIL]
+    """Return which drills failed, and by which checks, in a sentence."""
+    failed = {run.place: run for run in runs if run.outcome == Verdict.FAIL}  # of several the last one
     if not failed:
         judged = any(run.measured for run in runs)
         return "No drill that was judged failed." if judged else "No drill came to a verdict of pass or fail."
-    names = list(dict.fromkeys(f"{code(run.drill)} at {code(run.target)}" for run in failed))
-    more = len(names) - 5
-    return f"Failed: {words.listed(names[:5])}{f', and {more} more' if more > 0 else ''}."
+    shown = list(failed.values())[: review.SHOWN_MAX]
+    names = [f"{code(run.drill)} at {code(run.target)} ({_by(run)})" for run in shown]
+    more = len(failed) - len(shown)
+    return f"Failed: {words.listed([*names, *([words.count(more, 'more drill')] if more else [])])}."
+
+
+def _by(run: Digest) -> str:
+    rows = [code(lessons.label(row)) for row in review.causes(run)]
+    more = len(rows) - review.SHOWN_MAX
+    return words.listed([*rows[: review.SHOWN_MAX], *([f"{more} more"] if more > 0 else [])])
 
 
 def put_back_words(runs: Sequence[Digest]) -> str:
     """Return what is not put back and where a service was left degraded, in a sentence."""
-    dirty = [review.link(run) for run in runs if run.restored != Restored.CLEAN]
-    hurt = [review.link(run) for run in runs if run.left == Left.DEGRADED]
-    told = [f"**not known to be put back: {words.listed(dirty)}**"] if dirty else []
-    told += [f"**left degraded by {words.listed(hurt)}**"] if hurt else []
+    dirty = [f"{code(run.drill)} ({review.link(run)})" for run in runs if run.restored != Restored.CLEAN]
+    hurt = [f"{code(run.drill)} ({review.link(run)})" for run in runs if run.left == Left.DEGRADED]
+    told = [f"**Not known to be put back**: {words.listed(dirty)}."] if dirty else []
+    told += [f"**The service was left degraded** by {words.listed(hurt)}."] if hurt else []
     if told:
-        text = "; ".join(told)
-        return f"{text[:2]}{text[2].upper()}{text[3:]}."
+        return " ".join(told)
     return "Everything that the drills changed is put back." if runs else "There was nothing to put back."
 
 
 def _rows(seen: Month, compared: dict[Path, Comparison]) -> list[list[str]]:
-    """Return a row for each run, and for each drill that did not run, by target and drill."""
-    rows = [((*run.place, run.stamp), _row(run, compared.get(run.folder))) for run in seen.runs]
-    rows += [((one.target, one.drill, "~"), _missing_row(one)) for one in seen.missing]
+    """Return a row for each run, and for each drill that did not run, in the order in which they were asked for."""
+
+    def place(target: str, drill: str, stamp: str) -> tuple[str, int, str, str]:
+        known = (target, drill) in seen.order
+        return target, seen.order.index((target, drill)) if known else len(seen.order), drill, stamp
+
+    rows = [(place(*run.place, run.stamp), _row(run, compared.get(run.folder))) for run in seen.runs]
+    rows += [(place(one.target, one.drill, ""), _missing_row(one)) for one in seen.missing]
     return [row for _, row in sorted(rows, key=lambda one: one[0])]
 
 

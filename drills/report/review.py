@@ -15,10 +15,13 @@ from drills.model import Json, Left, Restored, Verdict
 from drills.report import lessons, trends, words
 from drills.report.digest import CRASHED, CUT_SHORT, NO_VERDICT, REFUSED, STOPPED, Digest
 from drills.report.escape import code, prose
-from drills.report.trends import Comparison, Moved
+from drills.report.follows import cause_of
+from drills.report.trends import Comparison, Moved, Value
 
 #: Texts of others are cut at this length in a review; the postmortem has the rest.
 REASON_MAX: Final = 160
+#: Of more than these of a kind only so many are written out in a sentence.
+SHOWN_MAX: Final = 3
 ARROWS: Final = {Change.WORSE: "▼ worse", Change.BETTER: "▲ better", Change.CHANCE: "= within chance"}
 
 
@@ -101,9 +104,8 @@ def findings(run: Digest, found: Comparison) -> Iterator[tuple[int, str]]:
         yield 0, f"**The service was left degraded**: {named(run)}."
     if told := _ended(run):
         yield told
-    failed = [row for row in run.checks if row.get("verdict") == Verdict.FAIL]
-    if failed and run.ended == "completed":
-        yield 1, f"**Failed**: {named(run)}: {_failed(failed)}{_passed_before(found)}"
+    if run.outcome == Verdict.FAIL:
+        yield 1, f"**Failed**: {named(run)}: {_failed(causes(run))}{_passed_before(found)}"
     elif run.outcome == Verdict.INCONCLUSIVE:
         yield 3, f"**Could not be judged**: {named(run)}: {_why_not(run)}"
     for problem in run.problems:
@@ -118,14 +120,20 @@ def _ended(run: Digest) -> tuple[int, str] | None:
     if run.ended == REFUSED:
         return 2, f"**Refused, so it did not run**: {named(run)}{why}."
     if run.ended in (STOPPED, CRASHED):
-        return 2, f"**{run.ended.capitalize()}**: {named(run)}{why}."
+        return 2, f"**{run.ended.capitalize()} before its end**, so it is not judged: {named(run)}{why}."
     if run.outcome == NO_VERDICT:
         return 2, f"**No verdict yet**: {named(run)}: `drill judge {run.run}` makes it."
     return None
 
 
+def causes(run: Digest) -> list[Json]:
+    """Return the failing rows that stand for themselves; the others follow from one of these."""
+    failed = [row for row in run.checks if row.get("verdict") == Verdict.FAIL]
+    return [row for row in failed if cause_of(row, failed) is None]
+
+
 def _failed(rows: Sequence[Json]) -> str:
-    told = [f"{code(lessons.label(row))}: {lessons.failed(row)}" for row in rows[:3]]
+    told = [f"{code(lessons.label(row))}: {lessons.failed(row)}" for row in rows[:SHOWN_MAX]]
     more = len(rows) - len(told)
     return "; ".join(told) + (f"; and {words.count(more, 'more check')}" if more else "") + "."
 
@@ -166,11 +174,14 @@ def _value(row: Json, unit: str) -> str:
 
 
 def not_comparable(found: Sequence[Comparison]) -> list[str]:
-    """Say of the runs that have nothing to be compared with why."""
-    return [
-        f"{named(one.run)}: {'; '.join(reason(why) for why in one.why[:2])}."
-        for one in found
-        if one.before is None and one.why
+    """Say which runs have nothing to be compared with, and where the last one was another drill."""
+    alone = [one for one in found if one.before is None and one.run.measured]
+    first = [f"{code(one.run.drill)} ({link(one.run)})" for one in alone if not one.other]
+    told = [f"Nothing to compare with yet: {words.listed(first)}."] if first else []
+    return told + [
+        f"{named(one.run)} is not comparable with {link(one.other)}: {'; '.join(map(reason, one.why[:SHOWN_MAX]))}."
+        for one in alone
+        if one.other
     ]
 
 
@@ -208,14 +219,15 @@ def _detail(row: Json, *keys: str) -> float | None:
 
 def figures_header() -> list[str]:
     """Return the header of a table of figures."""
-    return ["drill", "began (UTC)", *(metric.title for metric in trends.METRICS), "run"]
+    return ["drill", "began (UTC)", "outcome", *(metric.short for metric in trends.METRICS), "run"]
 
 
 def figures(runs: Sequence[Digest]) -> list[list[str]]:
-    """Return each run's own figures; none of them is averaged."""
-    return [_figures(run) for run in runs if run.checks and run.ran]
+    """Return each run's own figures, of runs that have any; none of them is averaged."""
+    found = [(run, [trends.value(run, metric) for metric in trends.METRICS]) for run in runs]
+    return [_figures(run, values) for run, values in found if any(v and v.known for v in values)]
 
 
-def _figures(run: Digest) -> list[str]:
-    cells = [found.told if (found := trends.value(run, metric)) else "—" for metric in trends.METRICS]
-    return [code(run.drill), began(run), *(prose(cell) for cell in cells), link(run)]
+def _figures(run: Digest, values: Sequence[Value | None]) -> list[str]:
+    cells = [prose(found.told) if found else "—" for found in values]
+    return [code(run.drill), began(run), outcome(run), *cells, link(run)]

@@ -24,10 +24,10 @@ from drills.report import figures, words
 from drills.report.escape import ascii_name, prose
 from drills.report.trends import METRICS, Metric, Series, Value
 
-COLUMNS: Final = 3
-WIDTH_IN: Final = 10.0
+#: Number of panels → columns; three for all others. Number of columns → width and height of the legend.
+COLUMNS: Final = {1: 1, 2: 2, 4: 2}
+WIDTHS_IN: Final = {1: (4.6, 0.75), 2: (7.4, 0.6), 3: (10.0, 0.42)}
 ROW_IN: Final = 2.35
-FOOT_IN: Final = 0.42
 #: More labels than these overlap below a panel.
 LABELS_MAX: Final = 7
 ALT_MAX: Final = 900
@@ -77,14 +77,14 @@ def _drawn(series: Series) -> Drawn | None:
     panels = panels_of(series)
     if not panels:
         return None
-    what = f"{prose(series.drill)} at {prose(series.target)}"
+    what = f"{series.drill} at {series.target}"
     runs = words.count(len(series.runs), "run")
     days = f"{series.runs[0].day} to {series.runs[-1].day}"
     latest = "; ".join(f"{panel.metric.title}: {_latest(panel)}" for panel in panels)
     left_out = f" {words.count(series.left_out, 'earlier run')} not shown." if series.left_out else ""
     alt = f"{what}, {runs} from {days}. The last one: {latest}."
     caption = (
-        f"{what}: {runs}, {days}.{left_out} Bars: 95 % intervals. Dashed: what is allowed. "
+        f"{prose(what)}: {runs}, {days}.{left_out} Bars: 95 % intervals. Dashed: what is allowed. "
         f"Joined runs are comparable; a dotted line stands where the plan became another one."
     )
     return Drawn(
@@ -100,7 +100,7 @@ def _latest(panel: Panel) -> str:
 def panels_of(series: Series) -> list[Panel]:
     """Return the figures that any of the runs has a value of."""
     panels = [Panel(metric, series.panel(metric)) for metric in METRICS]
-    return [panel for panel in panels if any(v and (v.value is not None or v.endless) for v in panel.values)]
+    return [panel for panel in panels if any(v and v.known for v in panel.values)]
 
 
 def plain(*names: str) -> str:
@@ -119,20 +119,21 @@ def plain(*names: str) -> str:
 def draw(series: Series) -> Figure:
     """Return the small multiples of one drill."""
     panels = panels_of(series)
-    columns = min(COLUMNS, max(len(panels), 1))
-    rows = math.ceil(max(len(panels), 1) / columns)
-    height_in = rows * ROW_IN + FOOT_IN
-    figure = Figure(figsize=(WIDTH_IN, height_in))
+    columns = COLUMNS.get(len(panels), 3)
+    rows, (width_in, foot_in) = max(math.ceil(len(panels) / columns), 1), WIDTHS_IN[columns]
+    height_in = rows * ROW_IN + foot_in
+    figure = Figure(figsize=(width_in, height_in))
     axes = figure.subplots(rows, columns, squeeze=False)
     figure.subplots_adjust(
-        left=0.075, right=0.985, top=1 - 0.32 / height_in, bottom=(FOOT_IN + 0.62) / height_in, wspace=0.3, hspace=0.62
-    )
+        left=0.75 / width_in, right=1 - 0.15 / width_in, top=1 - 0.36 / height_in,
+        bottom=(foot_in + 0.6) / height_in, wspace=0.3, hspace=0.66,
+    )  # fmt: skip
     cells = [part for row in axes for part in row]
     for part, panel in zip(cells, panels, strict=False):
         _panel(part, panel, series)
     for part in cells[len(panels) :]:
         part.set_axis_off()
-    _legend(figure, panels)
+    _legend(figure, panels, columns)
     return figure
 
 
@@ -145,7 +146,7 @@ def _panel(axes: Axes, panel: Panel, series: Series) -> None:
     axes.set_ylim(low, high)
     axes.set_xlim(-0.6, len(series.runs) - 0.4)
     _days(axes, series)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(_percent if panel.metric.unit == "ratio" else _seconds(high)))
     axes.grid(axis="y", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
@@ -163,7 +164,9 @@ def _range(panel: Panel) -> tuple[float, float]:
         low = min(known, default=0.9)
         room = max(1.0 - low, 0.002)
         return low - 0.15 * room, 1.0 + 0.12 * room
-    return 0.0, 1.15 * max(known, default=1.0) or 1.0
+    # What was never reached stands above all the others, with its word.
+    room = 1.35 if any(value and value.endless for value in panel.values) else 1.15
+    return 0.0, room * max(known, default=1.0) or 1.0
 
 
 def _ends(value: Value) -> list[float]:
@@ -208,13 +211,13 @@ def _joined(axes: Axes, panel: Panel, series: Series) -> None:
 
 def _point(axes: Axes, at: int, value: Value | None) -> None:
     low, high = axes.get_ylim()
-    if value is None or (value.value is None and not value.endless):
+    if value is None or not value.known:
         axes.plot(
             [at], [low + 0.03 * (high - low)], marker="|", color="#888888", markersize=6, linestyle="", gid="none"
         )
         return
     colour, marker, filled = STYLE.get(value.verdict, STYLE[str(Verdict.INCONCLUSIVE)])
-    y = value.value if value.value is not None else low + 0.94 * (high - low)
+    y = value.value if value.value is not None else low + 0.85 * (high - low)
     if value.interval and value.value is not None:
         ends = [_inside(end, default, low, high) for end, default in zip(value.interval, (low, high), strict=True)]
         axes.plot([at, at], ends, color=colour, linewidth=1.3, alpha=0.75, zorder=3, gid="interval")
@@ -230,7 +233,7 @@ def _inside(end: float | None, default: float, low: float, high: float) -> float
     return min(max(default if end is None else end, low), high)
 
 
-def _legend(figure: Figure, panels: Sequence[Panel]) -> None:
+def _legend(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
     there = {value.verdict for panel in panels for value in panel.values if value}
     handles = [
         Line2D([], [], marker=marker, color=colour, linestyle="", markerfacecolor=colour if filled else "white",
@@ -239,9 +242,10 @@ def _legend(figure: Figure, panels: Sequence[Panel]) -> None:
     ]  # fmt: skip
     handles.append(Line2D([], [], color="#555555", linewidth=1.0, linestyle=(0, (4, 2)), label="allowed"))
     handles.append(Line2D([], [], color="#000000", linewidth=1.3, label="95 % interval"))
-    if any(v is None or (v.value is None and not v.endless) for panel in panels for v in panel.values):
+    if any(v is None or not v.known for panel in panels for v in panel.values):
         handles.append(Line2D([], [], marker="|", color="#888888", linestyle="", label="no value"))
-    figure.legend(handles=handles, loc="lower center", ncols=len(handles), fontsize=8, frameon=False)
+    ncols = {1: 3, 2: 5}.get(columns, len(handles))
+    figure.legend(handles=handles, loc="lower center", ncols=ncols, fontsize=8, frameon=False, columnspacing=1.4)
 
 
 def _percent(value: float, _position: object = None) -> str:

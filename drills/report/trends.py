@@ -27,25 +27,21 @@ class Metric:
 
     name: str
     title: str
+    short: str
     check: str
     unit: str
     params: tuple[tuple[str, object], ...] = ()
 
 
-TTFT: Final = Metric(
-    "ttft",
-    "p99 time to first token, begun in the fault",
-    "latency",
-    "s",
-    (("metric", "ttft"), ("quantile", 0.99), ("cohort", "fault")),
-)
+_P99: Final = (("metric", "ttft"), ("quantile", 0.99), ("cohort", "fault"))
+TTFT: Final = Metric("ttft", "p99 time to first token, begun in the fault", "p99 TTFT", "latency", "s", _P99)
 AVAILABILITY: Final = Metric(
-    "availability", "availability in the fault", "availability", "ratio", (("cohort", "fault"),)
+    "availability", "availability in the fault", "availability", "availability", "ratio", (("cohort", "fault"),)
 )
-FAILOVER: Final = Metric("failover", "failover", "failover", "s")
-RECOVERY: Final = Metric("recovery", "recovery", "recovery", "s")
-ALERT: Final = Metric("alert", "alert fired after the injection", "alert", "s")
-RESTART: Final = Metric("restart", "replica back after the injection", "replica_restart", "s")
+FAILOVER: Final = Metric("failover", "failover", "failover", "failover", "s")
+RECOVERY: Final = Metric("recovery", "recovery", "recovery", "recovery", "s")
+ALERT: Final = Metric("alert", "alert fired after the injection", "alert fired", "alert", "s")
+RESTART: Final = Metric("restart", "replica back after the injection", "replica back", "replica_restart", "s")
 METRICS: Final = (TTFT, AVAILABILITY, FAILOVER, RECOVERY, ALERT, RESTART)
 #: What a row without that parameter meant.
 _DEFAULTS: Final[dict[str, object]] = {"metric": "ttft", "quantile": 0.99, "cohort": "fault"}
@@ -65,6 +61,11 @@ class Value:
     verdict: str
     unit: str
     endless: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was measured."""
+        return self.value is not None or self.endless
 
     @property
     def told(self) -> str:
@@ -118,13 +119,14 @@ class Moved:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run beside the last comparable one; without one, why the last run is none."""
+    """A run beside the last comparable one; without one, where the last `other` run differs."""
 
     run: Digest
-    before: Digest | None
+    before: Digest | None = None
     moved: tuple[Moved, ...] = ()
     within: int = 0  # rows of which chance explains what changed
-    why: tuple[str, ...] = field(default=())  # where the last run differs, or that there is none
+    other: Digest | None = None
+    why: tuple[str, ...] = field(default=())
 
     @property
     def trend(self) -> Change | None:
@@ -137,15 +139,13 @@ class Comparison:
 
 def compare(run: Digest, earlier: Sequence[Digest]) -> Comparison:
     """Return a run beside the last of the earlier ones that is comparable; `earlier` are in order of time."""
-    same = [one for one in earlier if one.place == run.place and one.stamp < run.stamp and not one.defect]
-    sound = [one for one in reversed(same) if one.measured]
-    if not run.measured:
-        return Comparison(run, None, why=("it did not come to a verdict that can be compared",))
+    same = (one for one in reversed(earlier) if one.place == run.place and one.stamp < run.stamp and not one.defect)
+    sound = [one for one in same if one.measured] if run.measured else []
     if not sound:
-        return Comparison(run, None, why=("it is the first one that can be compared",))
+        return Comparison(run)
     before = next((one for one in sound if not comparable.differences(one.plan, run.plan)), None)
     if before is None:
-        return Comparison(run, None, why=tuple(comparable.differences(sound[0].plan, run.plan)))
+        return Comparison(run, other=sound[0], why=tuple(comparable.differences(sound[0].plan, run.plan)))
     moved, within = _rows(before, run)
     return Comparison(run, before, tuple(moved), within)
 

@@ -39,7 +39,7 @@ class Volume:
         (self.there / MONTH).mkdir()
         record = {"began": "2026-11-01T02:00:00Z", "target": "t", "drills": [{"drill": "gpu-reset", "why": "no GPU"}]}
         (self.there / MONTH / "20261101T020000Z-t.json").write_text(json.dumps(record))
-        (self.there / MONTH / "index.md").write_text("# Of another machine\n")
+        (self.there / MONTH / "review.md").write_text("# Of another machine\n")
 
     def run(self, *where: Any, timeout_s: float, sink: Callable[[bytes], Any] | None = None) -> Completed:
         argv: Sequence[str] = where[-1]
@@ -69,15 +69,15 @@ def test_what_has_a_verdict_comes_home_byte_for_byte(volume: Volume) -> None:
     assert [path.name for path in volume.here.iterdir() if path.name.startswith(".")] == []
 
 
-def test_the_index_is_made_from_what_is_here_now(volume: Volume) -> None:
+def test_the_review_is_made_from_what_is_here_now(volume: Volume) -> None:
     mine = volume.here / "runs" / "20261102T020000Z-noop-0a1b2c3f"
     mine.mkdir(parents=True)
     (mine / "journal.jsonl").write_text("{}\n")
     volume.fetch()
-    text = (volume.here / MONTH / "index.md").read_text()
+    text = (volume.here / MONTH / "review.md").read_text()
     assert mine.name in text
     assert RUN.removeprefix("runs/") in text
-    assert "- `gpu-reset` at `t`, 2026-11-01 02:00 UTC: no GPU" in text
+    assert "**Did not run**: `gpu-reset` at `t`, asked for on 2026-11-01 02:00 UTC: no GPU." in text
 
 
 def test_what_is_here_already_stays_as_it_is(volume: Volume) -> None:
