@@ -15,17 +15,15 @@ import polars as pl
 
 from drills.model import GOOD, Outcome
 
+#: What is asked of an attempt, and of a record; other keys are not read.
 ATTEMPT = pl.Struct(
     {
         "attempt": pl.Int64,
         "id": pl.String,
         "sent": pl.Float64,
-        "headers": pl.Float64,
         "first_token": pl.Float64,
         "end": pl.Float64,
         "outcome": pl.String,
-        "error": pl.String,
-        "status": pl.Int64,
     }
 )
 REQUESTS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -38,12 +36,9 @@ REQUESTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "first_token": pl.Float64,
     "last_token": pl.Float64,
     "end": pl.Float64,
-    "wall": pl.Float64,
     "outcome": pl.String,
     "error": pl.String,
     "status": pl.Int64,
-    "detail": pl.String,
-    "model": pl.String,
     "cached": pl.Boolean,
     "tokens_asked": pl.Int64,
     "tokens": pl.Int64,
@@ -106,7 +101,7 @@ def requests(path: Path | None) -> pl.DataFrame:
     """
     # Lists of structs are built slowly from NDJSON; taken as text and decoded afterwards they cost half.
     taken = _read(path, REQUESTS | {"attempts": pl.String}, _decoded)
-    return taken.sort("arrival", maintain_order=True)
+    return taken if _rising(taken["arrival"]) else taken.sort("arrival", maintain_order=True)
 
 
 def _decoded(taken: pl.LazyFrame) -> pl.LazyFrame:
@@ -117,7 +112,13 @@ def _decoded(taken: pl.LazyFrame) -> pl.LazyFrame:
 
 def ledger(path: Path | None) -> pl.DataFrame:
     """Return the attempts in order of their start; empty without a file."""
-    return _read(path, LEDGER).sort("start", "replica", maintain_order=True)
+    taken = _read(path, LEDGER)
+    return taken if _rising(taken["start"]) else taken.sort("start", "replica", maintain_order=True)
+
+
+def _rising(column: pl.Series) -> bool:
+    """Whether each value is above the one before, so that there is nothing to sort."""
+    return not column.null_count() and bool((column.diff().drop_nulls() > 0).all())
 
 
 def within(frame: pl.DataFrame, mono: float, span_s: float) -> pl.DataFrame:
@@ -188,7 +189,7 @@ def _read(
 ) -> pl.DataFrame:
     """Return a file's lines as columns; `made` is what becomes of each block."""
     blocks = _blocks(path) if path is not None and path.is_file() else iter(())
-    parts = [made(pl.scan_ndjson(io.BytesIO(block), schema=schema)).collect() for block in blocks]
+    parts = [made(pl.scan_ndjson(io.BytesIO(block), schema=schema)).collect().shrink_to_fit() for block in blocks]
     return pl.concat(parts) if parts else made(pl.LazyFrame(schema=schema)).collect()
 
 

@@ -171,21 +171,13 @@ class Facts:
         """Return the measured records of the baseline, caught and fault cohorts."""
         return {name: self.evidence.cohort(name) for name in ("baseline", "caught", "fault")}
 
-    @cached_property
-    def victim_attempts(self) -> list[Json]:
-        """Return the ledger's attempts of this run on victims, in order of their start."""
-        mine = pl.col("replica").is_in(list(self.victims)) & pl.col("arrival").is_not_null()
-        return self.evidence.ledger.filter(mine).to_dicts()
-
     def rebuffed(self) -> list[Json]:
-        """Return the attempts on victims that broke after the injection, in order of their end."""
-        hit = self.hit
-        if hit is None:
+        """Return the attempts of this run on victims that broke after the injection, in order of their end."""
+        if self.hit is None:
             return []
-        broken = [row for row in self.victim_attempts if row["close"] not in ("complete", "client_gone", "open")]
-        return sorted(
-            (row for row in broken if row["end"] is not None and row["end"] >= hit), key=lambda row: float(row["end"])
-        )
+        mine = pl.col("replica").is_in(list(self.victims)) & pl.col("arrival").is_not_null()
+        broke = ~pl.col("close").is_in(["complete", "client_gone", "open"]) & (pl.col("end") >= self.hit)
+        return self.evidence.ledger.filter(mine & broke).sort("end", maintain_order=True).to_dicts()
 
 
 def lines_of(*events: Event | None) -> str:

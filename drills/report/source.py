@@ -63,7 +63,12 @@ def _verdict(path: Path) -> Json:
 def checksums(folder: Path) -> list[tuple[str, str]]:
     """Return name and sha256 of each file of the run that is there."""
     there = [name for name in FILES if (folder / name).is_file()]
-    return [(name, hashlib.sha256(files.read(folder / name)).hexdigest()) for name in there]
+    return [(name, _digest(folder / name)) for name in there]
+
+
+def _digest(path: Path) -> str:
+    with files.opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find(value: Any, key: str) -> Any:
