@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from drills import files, yamlfile
 from drills.actions.items import FILE, Book, Item
@@ -28,6 +30,7 @@ from drills.validate import validate
 LOCK: Final = ".actions.lock"
 LOCK_TIMEOUT_S: Final = 10.0
 LOCK_POLL_S: Final = 0.05
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9 _./()-]*[A-Za-z0-9_./()-])?")
 #: What a new file begins with.
 BEGIN: Final = """\
 # Action items of the drills in this folder; `drill actions list` shows them.
@@ -165,7 +168,7 @@ def _loaded(text: str) -> CommentedMap:
 def _node(value: Any) -> Any:
     """Return plain data as nodes: items and their parts as lines, run ids and parameters in one line."""
     if isinstance(value, Mapping):
-        node = CommentedMap((str(key), _node(one)) for key, one in value.items())
+        node = CommentedMap((_node(str(key)), _node(one)) for key, one in value.items())
         if "id" not in value:
             node.fa.set_flow_style()
         return node
@@ -173,7 +176,8 @@ def _node(value: Any) -> Any:
         listed = CommentedSeq([_node(one) for one in value])
         listed.fa.set_flow_style()
         return listed
-    return value
+    # Which other texts YAML would take for something else is hard to say: `?0` in braces is one.
+    return DoubleQuotedScalarString(value) if isinstance(value, str) and not _PLAIN.fullmatch(value) else value
 
 
 def _into(old: Any, value: Any) -> Any:
