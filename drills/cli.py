@@ -5,12 +5,26 @@ from __future__ import annotations
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from drills import __version__, errors, output, signals
+from drills import __version__, cli_actions, cli_lab, cli_schedule, errors, output, signals
+from drills.cli_options import (
+    RUNS,
+    Confirm,
+    Defect,
+    Engine,
+    OnCall,
+    PortBase,
+    Reports,
+    Seed,
+    Startup,
+    Target,
+    Targets,
+    say,
+    seconds,
+)
 
 EXIT_CODES = """Exit codes: 0 pass · 1 fail · 2 inconclusive · 3 refused before anything was touched · 4 stopped by a
 guard or a signal, put back · 5 NOT restored (outranks all) · 64 bad command line or file · 70 our bug.
@@ -25,26 +39,10 @@ app = typer.Typer(
     help="Fault drills for LLM inference: break a vLLM deployment on purpose, under load, and answer with evidence.",
     epilog=EXIT_CODES,
 )
-lab_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The embedded deployment, on its own.")
-app.add_typer(lab_app, name="lab")
-schedule_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Drills once a month, unattended.")
-app.add_typer(schedule_app, name="schedule")
-reports_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The reports of unattended drills.")
-app.add_typer(reports_app, name="reports")
-
-Reports = Annotated[Path, typer.Option("--reports", help="Folder of the reports; runs go to its folder runs.")]
-Target = Annotated[str | None, typer.Option("--target", help="Name of the target (default: the file's, else the lab).")]
-Targets = Annotated[Path | None, typer.Option("--targets", help="File of targets (default: ./drill.yaml).")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Chooses victims and arrivals (default: drawn, and told).")]
-Defect = Annotated[str | None, typer.Option("--defect", help="Plant a defect into the lab; a drill must find it.")]
-PortBase = Annotated[int | None, typer.Option("--port-base", help="First port of the lab (default 18000).")]
-Startup = Annotated[str | None, typer.Option("--startup", help="Start-up time of the lab's engines, such as 5s.")]
-Engine = Annotated[
-    str | None, typer.Option("--engine", help="What the lab's replicas are: emulator, or vllm if installed.")
-]
-Confirm = Annotated[str, typer.Option("--confirm", help="The target's name once more: production asks for it.")]
-OnCall = Annotated[str, typer.Option("--oncall", help="Who is on call and knows of it: production asks for it.")]
-RUNS = Path("reports")
+app.add_typer(cli_actions.app, name="actions")
+app.add_typer(cli_lab.app, name="lab")
+app.add_typer(cli_schedule.app, name="schedule")
+app.add_typer(cli_schedule.reports_app, name="reports")
 
 
 @app.command()
@@ -67,9 +65,9 @@ def run(
     from drills.options import Options
 
     options = Options(
-        target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine, confirm, oncall
+        target, targets, seed, defect, reports, port_base, seconds(startup), plain, engine, confirm, oncall
     )
-    return suite.run(names, options, _say)
+    return suite.run(names, options, say)
 
 
 @app.command()
@@ -92,7 +90,7 @@ def monthly(
     from drills.options import Options
 
     options = Options(target, targets, reports=reports, plain=True, confirm=confirm, oncall=oncall)
-    return suite.monthly(names or [], options, _say)
+    return suite.monthly(names or [], options, say)
 
 
 @app.command()
@@ -117,9 +115,9 @@ def plan(
         made = session.make_plan(session.experiment(one), spec, options, run="plan", seed=seed or 0)
         if as_json:
             for line in json.dumps(made.to_json(), indent=2 if names == [name] else None, sort_keys=True).splitlines():
-                _say(line)
+                say(line)
         for line in () if as_json else made.steps:
-            _say(f"plan: {line}")
+            say(f"plan: {line}")
     return 0
 
 
@@ -129,7 +127,7 @@ def list_() -> int:
     from drills.experiment import list_experiments
 
     for one in list_experiments():
-        _say(f"{one.name:24} {one.title if one.problem is None else 'cannot be used: ' + one.problem}")
+        say(f"{one.name:24} {one.title if one.problem is None else 'cannot be used: ' + one.problem}")
     return 0
 
 
@@ -141,7 +139,7 @@ def show(
     from drills import present
 
     for line in present.run(name, reports):
-        _say(line)
+        say(line)
     return 0
 
 
@@ -151,7 +149,7 @@ def status(target: Target = None, targets: Targets = None, reports: Reports = RU
     from drills import upkeep
 
     for line in upkeep.status(target, targets, reports):
-        _say(line)
+        say(line)
     return 0
 
 
@@ -180,7 +178,7 @@ def doctor(
         raise errors.UsageError("--experiments: names no drill")
     found = doctors.diagnose(names, Options(target, targets))
     for line in json.dumps(found.to_json(), indent=2).splitlines() if as_json else found.lines():
-        _say(line)
+        say(line)
     return found.exit_code
 
 
@@ -198,7 +196,7 @@ def recover(
     """
     from drills import upkeep
 
-    return upkeep.recover(run_id, target, targets, reports, _say)
+    return upkeep.recover(run_id, target, targets, reports, say)
 
 
 @app.command()
@@ -213,7 +211,7 @@ def stop(
     """
     from drills import upkeep
 
-    _say(upkeep.stop(run_id, target, targets))
+    say(upkeep.stop(run_id, target, targets))
     return 0
 
 
@@ -228,7 +226,7 @@ def judge(
     """
     from drills import upkeep
 
-    return upkeep.judge(name, reports, _say)
+    return upkeep.judge(name, reports, say)
 
 
 @app.command()
@@ -239,92 +237,16 @@ def report(
     quarter: Annotated[str | None, typer.Option("--quarter", help="The review of a quarter: 2026Q4.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="In a review: this target alone.")] = None,
 ) -> int:
-    """Write a stored run's postmortem again, or a review of many: offline, from their files."""
+    """Write a run's postmortem again, or a review of many."""
     from drills import report as reporting
     from drills import reviews, upkeep
 
     if month is not None or quarter is not None:
-        reviews.write(reports, month, quarter, target, _say)
+        reviews.write(reports, month, quarter, target, say)
         return 0
     folder = upkeep.complete(name, reports)
     reporting.write(folder)
-    _say(str(folder / "postmortem.md"))
-    return 0
-
-
-@lab_app.command("up")
-def lab_up(defect: Defect = None, port_base: PortBase = None, startup: Startup = None, engine: Engine = None) -> int:
-    """Start the lab and leave it up."""
-    from drills import upkeep
-    from drills.options import Options
-
-    options = Options(defect=defect, port_base=port_base, startup_s=_seconds(startup), engine=engine)
-    upkeep.lab_up(options, _say)
-    return 0
-
-
-@lab_app.command("down")
-def lab_down(force: Annotated[bool, typer.Option("--force", help="Also while a run drills it.")] = False) -> int:
-    """Take the lab down."""
-    from drills import upkeep
-
-    _say(upkeep.lab_down(force=force))
-    return 0
-
-
-@lab_app.command("status")
-def lab_status(
-    as_sh: Annotated[bool, typer.Option("--sh", help="As variables of a shell, for the playbooks.")] = False,
-) -> int:
-    """Show the lab's replicas and addresses."""
-    from drills import upkeep
-
-    for line in upkeep.lab_variables() if as_sh else upkeep.lab_status():
-        _say(line)
-    return 0
-
-
-@schedule_app.command("render")
-def schedule_render(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments in place of the suite, by name or file, in order.")
-    ] = None,
-    target: Target = None,
-    targets: Targets = None,
-    schedule: Annotated[str, typer.Option("--schedule", help="When: five fields, as cron has them.")] = "0 10 1 * *",
-    time_zone: Annotated[str, typer.Option("--time-zone", help="Where that time is meant.")] = "UTC",
-    image: Annotated[str | None, typer.Option("--image", help="Image of the drills (default: the helper's).")] = None,
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the CronJob.")] = "drills",
-    systemd: Annotated[bool, typer.Option("--systemd", help="A timer and a service for a host instead.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the files to (default: print).")] = None,
-    confirm: Confirm = "",
-    oncall: OnCall = "",
-) -> int:
-    """Render what runs `drill monthly` each month.
-
-    A CronJob with all it needs, to be applied; or with --systemd a timer and a service.
-    """
-    from drills import schedule as scheduling
-    from drills.options import Options
-
-    where = scheduling.Where(schedule, time_zone, image, namespace, systemd)
-    options = Options(target, targets, confirm=confirm, oncall=oncall)
-    scheduling.render(names or [], options, where, out, _say, _warn)
-    return 0
-
-
-@reports_app.command("fetch")
-def reports_fetch(
-    target: Target = None,
-    targets: Targets = None,
-    reports: Reports = RUNS,
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the CronJob.")] = "drills",
-) -> int:
-    """Bring the reports of a target's CronJob home. What is here already stays as it is."""
-    from drills.cluster import fetch
-    from drills.options import Options
-
-    fetch.fetch(Options(target, targets, reports=reports), namespace, _say)
+    say(str(folder / "postmortem.md"))
     return 0
 
 
@@ -332,7 +254,7 @@ def reports_fetch(
 def top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> int | None:
     """Parse what comes before the command."""
     if version:
-        _say(f"drill {__version__}")
+        say(f"drill {__version__}")
         raise typer.Exit(0)
     return None
 
@@ -378,25 +300,6 @@ def _misused(text: str) -> int:
 def _complain(text: str, code: int) -> int:
     output.say("drill: " + " ".join(text.split()), to=sys.stderr)
     return code
-
-
-def _say(text: str) -> None:
-    output.say(text)
-
-
-def _warn(text: str) -> None:
-    output.say(f"drill: {text}", to=sys.stderr)
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    from drills.units import UnitError, parse_duration
-
-    try:
-        return parse_duration(text)
-    except UnitError as error:
-        raise errors.UsageError(f"--startup {text}: {error}") from None
 
 
 if __name__ == "__main__":
