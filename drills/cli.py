@@ -245,6 +245,11 @@ def report(
         reviews.write(reports, month, quarter, target, say)
         return 0
     folder = upkeep.complete(name, reports)
+    if not (folder / "postmortem.md").is_file():  # its first one: nothing has been said of its action items yet
+        from drills.actions import follow
+
+        for line in follow.followed(folder):
+            say(line)
     reporting.write(folder)
     say(str(folder / "postmortem.md"))
     return 0

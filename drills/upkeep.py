@@ -127,7 +127,7 @@ def _put_back(spec: TargetSpec, custody: Custody, run: str | None, folders: dict
 def _conclude(folder: Path, say: Say) -> None:
     """Judge and report the run that was cut short; that it cannot be done now undoes nothing."""
     try:
-        session.conclude(folder)
+        session.conclude(folder, say)
         say(f"postmortem: {folder / 'postmortem.md'}")
     except (OSError, DrillError) as error:
         say(f"{folder}: the verdict cannot be written: {error}; later: drill judge {folder}; drill report {folder}")
