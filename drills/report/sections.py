@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from drills.model import Json
 from drills.report import headline, impact, lessons, stages, words
-from drills.report.actions import Action
-from drills.report.escape import code, prose, spans
+from drills.report.escape import code, prose
 from drills.report.facts import Facts, references
 from drills.report.timeline import timeline
 
@@ -147,8 +146,3 @@ def uptime_line(facts: Facts) -> str:
     boot = {True: "same boot id", False: "**another boot id**", None: "boot id: no data"}[seen.same_boot]
     before, after = words.seconds(seen.before_s), words.seconds(seen.after_s)
     return f"Uptime of the GPU: {before} before, {after} after the reset; {boot} ({seen.source})."
-
-
-def action_row(action: Action) -> Row:
-    """Return one action item."""
-    return [code(action.id), action.kind, spans(action.told), spans(action.done_when)]
