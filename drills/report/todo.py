@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from drills import runfolder
 from drills.actions import store
 from drills.actions.items import FILE, OPEN, Item
 from drills.errors import FileProblem
@@ -84,7 +85,7 @@ def _state(item: Item) -> str:
 
 def _others(facts: Facts, items: dict[str, Item], proposed: set[str]) -> list[str]:
     """Return what this run proves done, and what it found no answer to."""
-    run, drill, target = facts.evidence.run, facts.name, facts.target.get("name")
+    run, drill, target = runfolder.run_id(facts.source.folder.resolve()), facts.name, facts.target.get("name")
     done = [one for one in items.values() if any(by and by.run == run for by in (one.closed, *one.history))]
     mine = [one for one in items.values() if one.proof and one.proof.drill == drill and one.target in (None, target)]
     still = [one for one in mine if one.status == OPEN and one.id not in proposed]

@@ -217,7 +217,7 @@ def folder(reports: Path, name: str, checks: list[Json], **plan: Any) -> Path:
     return place
 
 
-STRICT = {"check": "latency", "params": {"metric": "ttft", "quantile": 0.99, "cohort": "fault", "max": 0.01}}
+STRICT: Json = {"check": "latency", "params": {"metric": "ttft", "quantile": 0.99, "cohort": "fault", "max": 0.01}}
 FIRST, SECOND = "20261101T100000Z-pod-kill-aaaaaaaa", "20261108T100000Z-pod-kill-bbbbbbbb"
 
 
