@@ -23,6 +23,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from drills.report import words
 from drills.report.drawing import GOOD, Drawing, Mark, thin
 from drills.report.escape import ascii_name
 
@@ -54,13 +55,13 @@ def latency(drawing: Drawing) -> Figure:
     """Return time × TTFT on a log axis; arrivals without a good answer are ticks in rows above it."""
     points = thin(drawing.arrivals)
     failed = [name for name in STYLE if name not in GOOD and drawing.number(name)]
-    figure, (top, *strip, main) = canvas([_head_in(drawing), *([0.2 * len(failed)] if failed else []), 3.4])
+    figure, (top, *strip, main) = canvas([head_in(drawing), *([0.2 * len(failed)] if failed else []), 3.4])
     for axes in (*strip, main):
         shade(axes, drawing)
     head(top, drawing)
     if failed:
         _strip(strip[0], points, failed, drawing)
-    for name in GOOD:
+    for name in (name for name in GOOD if drawing.number(name)):
         chosen = points.filter((pl.col("outcome") == name) & pl.col("ttft_s").is_not_null())
         ttft_s = chosen["ttft_s"].clip(lower_bound=1e-4).to_list()
         _scatter(main, chosen["at_s"].to_list(), ttft_s, name, drawing.number(name))
@@ -70,14 +71,14 @@ def latency(drawing: Drawing) -> Figure:
     main.set_yscale("log")
     log_seconds(main.yaxis)
     main.set_ylabel("time to first token")
-    foot(main, drawing, f"{drawing.arrivals.height:,} arrivals by intended start")
+    foot(main, drawing, f"{words.count(drawing.arrivals.height, 'arrival')} by intended start")
     return figure
 
 
 @plain
 def outcomes(drawing: Drawing) -> Figure:
     """Return how the arrivals that ended in each second ended, stacked, with the load that was offered."""
-    figure, (top, main) = canvas([_head_in(drawing), 2.8])
+    figure, (top, main) = canvas([head_in(drawing), 2.8])
     shade(main, drawing)
     head(top, drawing)
     low, high = drawing.limits
@@ -135,9 +136,9 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def canvas(heights_in: list[float]) -> tuple[Figure, list[Axes]]:
+def canvas(heights_in: list[float], foot_in: float = 0.95) -> tuple[Figure, list[Axes]]:
     """Return a figure of axes that share time: names of phases and marks on top, the plot at the bottom."""
-    foot_in, air_in = 0.95, 0.06
+    air_in = 0.06
     height_in = sum(heights_in) + foot_in + air_in
     figure = Figure(figsize=(WIDTH_IN, height_in))
     axes = list(figure.subplots(len(heights_in), 1, sharex=True, height_ratios=heights_in))
@@ -217,7 +218,7 @@ def _space(at_s: float, width_s: float, left: bool, taken: list[_Taken]) -> tupl
     return _Taken(begin_s, end_s, row, at_s), crossed
 
 
-def _head_in(drawing: Drawing) -> float:
+def head_in(drawing: Drawing) -> float:
     """Return the height of the head: a row of phase names and the rows of labels."""
     return ROW_IN * (1.6 + max((row + 1 for _, _, row, _ in _labels(drawing)), default=0))
 
@@ -225,7 +226,7 @@ def _head_in(drawing: Drawing) -> float:
 def head(axes: Axes, drawing: Drawing) -> None:
     """Write phase names, then the marks in as many rows as they need not to overlap."""
     _shade_phases(axes, drawing)
-    rows = _head_in(drawing) / ROW_IN
+    rows = head_in(drawing) / ROW_IN
     axes.set_ylim(0, rows)
     axes.set_yticks([])
     low, high = drawing.limits

@@ -67,8 +67,11 @@ def checksums(folder: Path) -> list[tuple[str, str]]:
 
 
 def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
     with files.opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def find(value: Any, key: str) -> Any:
