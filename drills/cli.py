@@ -15,6 +15,8 @@ from drills.cli_options import (
     Confirm,
     Defect,
     Engine,
+    JsonLines,
+    Junit,
     OnCall,
     PortBase,
     Reports,
@@ -24,6 +26,7 @@ from drills.cli_options import (
     Targets,
     say,
     seconds,
+    warn,
 )
 
 EXIT_CODES = """Exit codes: 0 pass · 1 fail · 2 inconclusive · 3 refused before anything was touched · 4 stopped by a
@@ -59,15 +62,19 @@ def run(
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
     confirm: Confirm = "",
     oncall: OnCall = "",
+    junit: Junit = None,
+    as_json: JsonLines = False,
 ) -> int:
     """Run drills: load, fault, revert, verdict, postmortem."""
     from drills import suite
+    from drills.machines import Machines
     from drills.options import Options
 
     options = Options(
         target, targets, seed, defect, reports, port_base, seconds(startup), plain, engine, confirm, oncall
     )
-    return suite.run(names, options, say)
+    with Machines(junit, as_json, suite.expanded(names)) as machines:
+        return suite.run(names, options, say, machines.told)
 
 
 @app.command()
@@ -80,6 +87,8 @@ def monthly(
     reports: Reports = RUNS,
     confirm: Confirm = "",
     oncall: OnCall = "",
+    junit: Junit = None,
+    as_json: JsonLines = False,
 ) -> int:
     """Run the month's drills, unattended, and keep its review.
 
@@ -87,10 +96,12 @@ def monthly(
     gpu-reset.
     """
     from drills import suite
+    from drills.machines import Machines
     from drills.options import Options
 
     options = Options(target, targets, reports=reports, plain=True, confirm=confirm, oncall=oncall)
-    return suite.monthly(names or [], options, say)
+    with Machines(junit, as_json, suite.expanded(names or [suite.MONTHLY])) as machines:
+        return suite.monthly(names or [], options, say, machines.told)
 
 
 @app.command()
@@ -122,11 +133,18 @@ def plan(
 
 
 @app.command("list")
-def list_() -> int:
+def list_(as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> int:
     """List the experiments that can be run here."""
+    import json
+
     from drills.experiment import list_experiments
 
-    for one in list_experiments():
+    found = list_experiments()
+    if as_json:
+        listed = [{"name": one.name, "title": one.title, "problem": one.problem} for one in found]
+        for line in json.dumps({"experiments": listed}, indent=2).splitlines():
+            say(line)
+    for one in found if not as_json else ():
         say(f"{one.name:24} {one.title if one.problem is None else 'cannot be used: ' + one.problem}")
     return 0
 
@@ -144,11 +162,19 @@ def show(
 
 
 @app.command()
-def status(target: Target = None, targets: Targets = None, reports: Reports = RUNS) -> int:
+def status(
+    target: Target = None,
+    targets: Targets = None,
+    reports: Reports = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> int:
     """Say what is up, who drills, and what is still to be put back."""
+    import json
+
     from drills import upkeep
 
-    for line in upkeep.status(target, targets, reports):
+    found = upkeep.state(target, targets, reports)
+    for line in json.dumps(found.to_json(), indent=2).splitlines() if as_json else found.lines():
         say(line)
     return 0
 
@@ -219,14 +245,25 @@ def stop(
 def judge(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
     reports: Reports = RUNS,
+    junit: Junit = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="verdict.json, and nothing else, on standard output.")
+    ] = False,
 ) -> int:
     """Judge a stored run again: offline, from its files alone.
 
     Exit code: that of the verdict; 5 when it was not put back, with what is to be done about that.
     """
     from drills import upkeep
+    from drills.machines import Machines
 
-    return upkeep.judge(name, reports, say)
+    folder = upkeep.complete(name, reports)
+    with Machines(junit, False, [name]) as machines:
+        code = upkeep.judged(folder, warn if as_json else say)
+        machines.ended(name, code, folder)
+    for line in (folder / "verdict.json").read_text().splitlines() if as_json else ():
+        say(line)
+    return code
 
 
 @app.command()

@@ -22,6 +22,10 @@ Engine = Annotated[
 ]
 Confirm = Annotated[str, typer.Option("--confirm", help="The target's name once more: production asks for it.")]
 OnCall = Annotated[str, typer.Option("--oncall", help="Who is on call and knows of it: production asks for it.")]
+Junit = Annotated[Path | None, typer.Option("--junit", help="Also write JUnit XML to this file.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="At the end one JSON object a drill, a line each; all else on standard error.")
+]
 RUNS = Path("reports")
 
 
