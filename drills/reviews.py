@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from drills.errors import UsageError
+from drills.errors import FileProblem, UsageError
 
 
 def write(
@@ -17,6 +17,8 @@ def write(
 
     if month is not None and quarter is not None:
         raise UsageError("--month and --quarter: name one of them")
+    if not (reports / "runs").is_dir():  # else a mistyped folder would be made, with nothing in it
+        raise FileProblem(reports / "runs", "there is no run yet; begin with: drill run noop")
     if month is not None:
         if not months.MONTH.fullmatch(month):
             raise UsageError(f"--month {month}: is no month; write for example 2026-11")

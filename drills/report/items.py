@@ -105,18 +105,12 @@ class Items:
 
 def _row(item: Item) -> list[str]:
     proof = item.proof
-    when = (
-        f"{code(lessons.label(proof))} passes in {code(str(proof.get('drill') or '?'))}" if proof.get("check") else "—"
-    )
+    drill = code(str(proof.get("drill") or "?"))
+    done = f"{code(lessons.label(proof))} passes in {drill}" if proof.get("check") else "—"
     age = words.count(len(item.seen), "drill") if item.seen else "by hand"
+    what = f"{_said(item.what)} ({reason(item.link)})" if item.link else _said(item.what)
     state = "**escalated**" if item.escalated else "open"
-    return [
-        code(item.id),
-        *(_said(text) for text in (item.priority, item.owner, item.due, item.what)),
-        when,
-        age,
-        state,
-    ]
+    return [code(item.id), *(_said(text) for text in (item.priority, item.owner, item.due)), what, done, age, state]
 
 
 def _said(text: str) -> str:

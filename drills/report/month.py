@@ -169,17 +169,14 @@ def _view(seen: Month, actions: items.Items, drawn: Sequence[trend_figures.Drawn
 
 
 def _ran_words(seen: Month) -> str:
-    asked = words.count(len(seen.missing), "drill")
-    missing = f"{asked} of the suite did not run" if seen.missing else ""
+    missing = f" {words.count(len(seen.missing), 'drill')} of the suite did not run." if seen.missing else ""
     if not seen.runs:
-        return f"No drill ran in {named(seen.name)}{f': {missing}' if missing else ''}."
-    counts = {
-        word: sum(run.outcome == word for run in seen.runs) for word in dict.fromkeys(r.outcome for r in seen.runs)
-    }
-    told = words.listed([f"{n} {prose(word)}" for word, n in sorted(counts.items(), key=lambda one: (-one[1], one[0]))])
+        return f"No drill ran in {named(seen.name)}.{missing}"
+    ends = [run.outcome for run in seen.runs]
+    counts = sorted(((ends.count(word), word) for word in set(ends)), key=lambda one: (-one[0], one[1]))
+    told = words.listed([f"{n} {prose(word)}" for n, word in counts])
     where = words.listed([code(name) for name in sorted({run.target for run in seen.runs})])
-    runs = words.count(len(seen.runs), "run")
-    return f"{runs} at {where} in {named(seen.name)}: {told}{f'; {missing}' if missing else ''}."
+    return f"{words.count(len(ends), 'run')} at {where} in {named(seen.name)}: {told}.{missing}"
 
 
 def failed_words(runs: Sequence[Digest]) -> str:

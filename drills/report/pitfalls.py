@@ -29,7 +29,7 @@ from drills.validate import validate
 SHIPPED: Final = Path(__file__).parent.parent / "data" / "pitfalls.yaml"
 FILE: Final = "pitfalls.yaml"
 YES, NO, UNKNOWN = "yes", "no", "unknown"
-#: Evidence of more runs than these is no better.
+#: So much evidence is shown that a pitfall was met; that it was not, the last run says as well as all of them.
 EVIDENCE_MAX: Final = 3
 BEGIN: Final = """\
 # Known pitfalls of serving LLMs: your answers, which every quarter's review shows. Drills never write into this file.
@@ -117,8 +117,9 @@ def _found(pitfall: Pitfall, runs: Sequence[Digest], earlier: Sequence[Digest], 
     seen = [one for rule in pitfall.checks for run in runs for one in _seen(rule, run, earlier)]
     met = any(bad for bad, _ in seen) if seen else None
     told = list(dict.fromkeys(text for bad, text in seen if bad == met))
-    more = [f"and {len(told) - EVIDENCE_MAX} more"] if len(told) > EVIDENCE_MAX else []
-    return Found(pitfall, met, (*told[-EVIDENCE_MAX:], *more), answer)
+    shown = told[-EVIDENCE_MAX:] if met else told[-1:]
+    more = [f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else []
+    return Found(pitfall, met, (*shown, *more), answer)
 
 
 # ---- what the runs show --------------------------------------------------------------------------------
@@ -169,25 +170,17 @@ def _alone(run: Digest) -> bool:
 
 def _upgraded(rule: Rule, run: Digest, earlier: Sequence[Digest]) -> Iterator[tuple[bool, str]]:
     """Yield what the first run after an upgrade shows beside the last comparable one before it."""
-    before = trends.compare(run, earlier).before
-    if before is None:
+    found = trends.compare(run, earlier)
+    if found.before is None:
         return
-    changed = [
-        (name, was, now)
-        for name in rule.upgrade
-        if (was := before.versions.get(name)) and (now := run.versions.get(name)) and was != now
-    ]
-    moved = trends.compare(run, earlier).moved
-    worse = any(one.change is Change.WORSE and one.after.get("check") == rule.check for one in moved)
-    for name, was, now in changed:
-        what = "is worse beyond chance" if worse else "is not worse beyond chance"
-        yield (
-            worse,
-            (
-                f"{prose(name)} {code(was)} → {code(now)}: {code(rule.check)} of {code(run.drill)} {what}, "
-                f"{link(before)} and {link(run)}"
-            ),
-        )
+    old, new = found.before.versions, run.versions
+    changed = [name for name in rule.upgrade if name in old and name in new and old[name] != new[name]]
+    worse = any(one.change is Change.WORSE and one.after.get("check") == rule.check for one in found.moved)
+    what = "is worse beyond chance" if worse else "is not worse beyond chance"
+    for name in changed:
+        versions = f"{prose(name)} {code(old[name])} → {code(new[name])}"
+        seen = f"{code(rule.check)} of {code(run.drill)} {what}, {link(found.before)} and {link(run)}"
+        yield worse, f"{versions}: {seen}"
 
 
 # ---- what people say -----------------------------------------------------------------------------------

@@ -221,8 +221,9 @@ def _point(axes: Axes, at: int, value: Value | None) -> None:
     if value.interval and value.value is not None:
         ends = [_inside(end, default, low, high) for end, default in zip(value.interval, (low, high), strict=True)]
         axes.plot([at, at], ends, color=colour, linewidth=1.3, alpha=0.75, zorder=3, gid="interval")
+    face = colour if filled else "white"
     axes.plot([at], [y], marker=marker, color=colour, markersize=6, linestyle="", zorder=4, markeredgewidth=1.2,
-              markerfacecolor=colour if filled else "white", gid=f"verdict-{ascii_name(value.verdict)}")  # fmt: skip
+              markerfacecolor=face, clip_on=False, gid=f"verdict-{ascii_name(value.verdict)}")  # fmt: skip
     if value.endless:
         axes.annotate("not reached" if value.value is not None else "no answer", (at, y), xytext=(0, 6),
                       textcoords="offset points", ha="center", fontsize=6.5, color=colour)  # fmt: skip

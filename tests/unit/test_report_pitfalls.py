@@ -123,15 +123,18 @@ def test_an_upgrade_counts_by_the_first_comparable_run_after_it() -> None:
     assert of("upgrade-without-regression", [worse], [before]).met is True
     found = of("upgrade-without-regression", [same], [before])
     assert found.met is False
-    assert found.evidence[0].startswith("vllm `0.31.0` → `0.32.0`: `latency` of `pod-kill` is not worse beyond chance")
+    told = "vllm `0.31.0` → `0.32.0`: `availability` of `pod-kill` is not worse beyond chance"
+    assert found.evidence[0].startswith(told)
     kept = digest(4, "20261201T020000Z", fast, versions=new)
     assert of("upgrade-without-regression", [kept], [worse]).met is None
 
 
-def test_evidence_of_many_runs_is_cut() -> None:
-    runs = [digest(n, f"2026110{n}T020000Z", metrics("GPU temperature", "pass")) for n in range(1, 8)]
-    evidence = of("gpu-temperature-unwatched", runs).evidence
-    assert (len(evidence), evidence[-1]) == (4, "and 4 more")
+def test_evidence_of_many_runs_is_cut_and_the_last_one_is_kept() -> None:
+    for word, shown in (("fail", 3), ("pass", 1)):
+        runs = [digest(n, f"2026110{n}T020000Z", metrics("GPU temperature", word)) for n in range(1, 8)]
+        *evidence, more = of("gpu-temperature-unwatched", runs).evidence
+        assert (len(evidence), more) == (shown, f"and {7 - shown} more")
+        assert "00000007" in evidence[-1]
 
 
 # ---- what people say -------------------------------------------------------------------------------------

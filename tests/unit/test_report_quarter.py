@@ -106,7 +106,7 @@ def test_pitfalls_are_met_not_met_or_asked(reports: Path) -> None:
     met, asked = text.split("### To be answered")
     met, fine = met.split("### Not met")
     assert "none that a check of these drills can show" in met
-    assert "**GPU temperature unwatched**: `metrics: GPU temperature` of `upstream-delay`" in fine
+    assert "**GPU temperature unwatched**: `metrics: GPU temperature` of `packet-loss`, [00000005]" in fine
     assert asked.count("- [ ] **") == 10
     assert "**Large batches where users wait**" in fine
 

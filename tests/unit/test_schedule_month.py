@@ -241,7 +241,7 @@ def test_the_review_has_the_months_runs_and_no_others(tmp_path: Path) -> None:
     one, two = folder_of(tmp_path, "pod-kill", 2, **PASS), folder_of(tmp_path, "gpu-reset", 3, **REFUSED)
     three, four = folder_of(tmp_path, "packet-loss", 4, **DIRTY), folder_of(tmp_path, "upstream-delay", 5)
     text = rendered(tmp_path, "2026-11")
-    assert "4 runs at `lab` in November 2026: 1 fail, 1 no verdict yet, 1 pass and 1 refused; 1 drill of" in text
+    assert "4 runs at `lab` in November 2026: 1 fail, 1 no verdict yet, 1 pass and 1 refused. 1 drill of" in text
     rows = [line for line in text.splitlines() if line.startswith("| `lab` | ") and " | 2026-11-01 " in line]
     assert [line.split(" | ")[1:6:2] for line in rows if "TTFT" not in line] == [
         ["`gpu-reset`", "**refused**", "clean"],
