@@ -11,7 +11,7 @@ import polars as pl
 from drills.evidence import CONTROL, Evidence, at
 from drills.model import Event, Json, Phase
 from drills.report import words
-from drills.report.source import Source
+from drills.report.source import Source, checksums
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,20 @@ class Facts:
     def cohorts(self) -> dict[str, pl.DataFrame]:
         """Return the measured records of the baseline, caught and fault cohorts."""
         return {name: self.evidence.cohort(name) for name in ("baseline", "caught", "fault")}
+
+    @cached_property
+    def files(self) -> list[tuple[str, str]]:
+        """Return name and sha256 of each file of the run that is there."""
+        return checksums(self.source.folder)
+
+    @cached_property
+    def first_violation(self) -> Json | None:
+        """Return the first arrival after the injection that broke the SLA."""
+        if self.hit is None:
+            return None
+        broken = self.evidence.measured.lazy().filter((pl.col("intended") >= self.hit) & pl.col("violation"))
+        rows = broken.select("arrival", "intended", "outcome", "error").sort("intended").head(1).collect().to_dicts()
+        return rows[0] if rows else None
 
     def rebuffed(self) -> list[Json]:
         """Return the attempts of this run on victims that broke after the injection, in order of their end."""

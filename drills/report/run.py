@@ -1,4 +1,4 @@
-"""A run's postmortem: its folder → postmortem.md and two figures beside it.
+"""A run's postmortem: its folder → postmortem.md, postmortem.json and the figures beside them.
 
 Pure and offline: the same files give the same bytes. `notes.md`, where people write, is included and never written.
 """
@@ -7,22 +7,30 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from drills import files
+from drills.errors import UsageError
 from drills.evidence import Evidence
 from drills.report import (
+    budget,
+    compose,
     detection,
+    drilled,
+    factors,
     figures,
     headline,
     lessons,
     pictures,
+    response,
     retries,
     sections,
     stages,
     todo,
     validity,
+    waste,
     words,
 )
 from drills.report.escape import code, prose, visible
@@ -30,6 +38,7 @@ from drills.report.facts import Facts
 from drills.report.source import read
 
 POSTMORTEM = "postmortem.md"
+MACHINE = "postmortem.json"
 NOTES = "notes.md"
 
 
@@ -51,9 +60,23 @@ def render(folder: Path | str, seen: Evidence | None = None, tz: str | None = No
     facts = Facts(read(folder, seen))
     drawing = pictures.drawn(facts)
     shown = {"users": pictures.impact(facts, drawing), "replicas": pictures.replicas(facts, drawing)}
-    text = _template().render(view(facts, _notes(folder)) | {"pictures": shown})
-    drawn = {picture.file: figures.svg(picture.draw()) for group in shown.values() for picture in group}
-    return {POSTMORTEM: (text.rstrip("\n") + "\n").encode(), **drawn}
+    every = [picture for group in shown.values() for picture in group]
+    text = _template().render(view(facts, _notes(folder), zone_of(tz)) | {"pictures": shown})
+    return {
+        MACHINE: compose.encode(compose.postmortem(facts, every, tz)),
+        POSTMORTEM: (text.rstrip("\n") + "\n").encode(),
+        **{picture.file: figures.svg(picture.draw()) for picture in every},
+    }
+
+
+def zone_of(tz: str | None) -> ZoneInfo | None:
+    """Return the reader's time zone; raises UsageError for a name that no zone has."""
+    if not tz:
+        return None
+    try:
+        return ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(f"--tz {tz}: no time zone of that name; write one such as Europe/Berlin") from None
 
 
 def _template() -> Any:
@@ -78,10 +101,17 @@ def _notes(folder: Path) -> str:
     )
 
 
-def view(facts: Facts, notes: str) -> dict[str, Any]:
+def _todo(rows: list[list[str]], judged: bool) -> str:
+    """Say how much is to be done, and where it stands."""
+    if rows:
+        return f"[{words.count(len(rows), 'action item')}](#action-items)."
+    return "nothing that this run found." if judged else "nobody knows yet: nothing was judged."
+
+
+def view(facts: Facts, notes: str, zone: ZoneInfo | None = None) -> dict[str, Any]:
     """Return everything the template shows."""
-    rows, cut = sections.timeline_rows(facts)
-    attempts = retries.attempts_of(facts)
+    rows, cut = sections.timeline_rows(facts, zone)
+    attempts, items = retries.attempts_of(facts), todo.view(facts)
     return {
         **_head(facts),
         "summary": headline.summary(facts),
@@ -89,13 +119,22 @@ def view(facts: Facts, notes: str) -> dict[str, Any]:
         "metrics": sections.metric_rows(facts),
         "outcomes": sections.outcome_rows(facts),
         "latencies": sections.latency_rows(facts),
-        "impact": [*sections.impact_lines(facts), *retries.lines(facts, attempts)],
+        "impact": [
+            *sections.impact_lines(facts),
+            *budget.lines(facts),
+            *retries.lines(facts, attempts),
+            *waste.lines(facts, attempts),
+        ],
         "amplification": retries.rows(facts, attempts),
         "timeline": rows,
         "timeline_cut": cut,
+        "timeline_header": sections.timeline_header(zone),
+        "clocks": sections.clocks(facts),
         "alerts": detection.alert_rows(facts),
         "no_alerts": detection.no_alerts(facts),
         "detection": detection.lines(facts),
+        "deeds": response.rows(facts),
+        "response": response.lines(facts),
         "downtime": sections.stage_rows(facts, stages.downtime(facts)),
         "no_downtime": "a control: no effect is claimed" if facts.control else "no data: nothing was injected",
         "gpu_steps": sections.stage_rows(facts, stages.gpu_reset(facts)),
@@ -103,7 +142,11 @@ def view(facts: Facts, notes: str) -> dict[str, Any]:
         "well": lessons.well(facts),
         "badly": lessons.badly(facts),
         "lucky": lessons.lucky(facts),
-        **todo.view(facts),
+        "factors": factors.factors(facts),
+        "deviations": factors.deviations(facts),
+        "drilled": drilled.rows(facts),
+        **items,
+        "todo": _todo(items["actions"], bool(facts.checks)),
         "judged": bool(facts.checks),
         "validity": validity.gate_rows(facts),
         "limits": validity.limits(facts),
