@@ -151,11 +151,18 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="As one JSON obje
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A run (id, folder or 'latest').")] = "latest", reports: Reports = RUNS
+    name: Annotated[str, typer.Argument(help="A run (id, folder or 'latest').")] = "latest",
+    reports: Reports = RUNS,
+    schema: Annotated[
+        str | None, typer.Option("--schema", help="A JSON Schema instead: of verdict.json or postmortem.json.")
+    ] = None,
 ) -> int:
-    """Show how a run ended."""
-    from drills import present
+    """Show how a run ended, or the schema of what runs leave for machines: verdict, postmortem."""
+    from drills import present, schemas
 
+    if schema is not None:
+        say(schemas.shipped(schema).rstrip("\n"))
+        return 0
     for line in present.run(name, reports):
         say(line)
     return 0
@@ -267,12 +274,35 @@ def judge(
 
 
 @app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The run to hold beside it.")],
+    reports: Reports = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> int:
+    """Say what differs between two runs, and what of it is beyond chance."""
+    import json
+
+    from drills import compare as comparing
+    from drills import runfolder
+
+    a, b = (runfolder.find_run(name, reports / "runs") for name in (first, second))
+    found = comparing.compare(a, b)
+    for line in json.dumps(found.to_json(), indent=2, sort_keys=True).splitlines() if as_json else found.lines():
+        say(line)
+    return 0
+
+
+@app.command()
 def report(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
     reports: Reports = RUNS,
     month: Annotated[str | None, typer.Option("--month", help="The review of a month instead: 2026-11.")] = None,
     quarter: Annotated[str | None, typer.Option("--quarter", help="The review of a quarter: 2026Q4.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="In a review: this target alone.")] = None,
+    tz: Annotated[
+        str | None, typer.Option("--tz", help="A run's timeline in this time zone, too: Europe/Berlin.")
+    ] = None,
 ) -> int:
     """Write a run's postmortem again, or a review of many."""
     from drills import report as reporting
@@ -287,7 +317,7 @@ def report(
 
         for line in follow.followed(folder):
             say(line)
-    reporting.write(folder)
+    reporting.write(folder, tz=tz)
     say(str(folder / "postmortem.md"))
     return 0
 

@@ -107,12 +107,17 @@ def beyond_chance(a: Interval | None, b: Interval | None) -> bool:
 
 def change(before: Json, after: Json) -> Change:
     """Return what the value of a check did, from its rows in two verdicts of comparable runs."""
-    a, b = interval(before), interval(after)
+    more_is_better = MORE_IS_BETTER.get(str(after.get("check")), False)
+    return change_of(interval(before), interval(after), more_is_better=more_is_better)
+
+
+def change_of(a: Interval | None, b: Interval | None, *, more_is_better: bool) -> Change:
+    """Return what a value did, from its intervals before and after."""
     if a is None or b is None:
         return Change.NO_INTERVAL
     if not beyond_chance(a, b):
         return Change.CHANCE
-    return Change.BETTER if _below(a[1], b[0]) == MORE_IS_BETTER[str(after.get("check"))] else Change.WORSE
+    return Change.BETTER if _below(a[1], b[0]) == more_is_better else Change.WORSE
 
 
 # ---- how --------------------------------------------------------------------------------------------------
