@@ -147,7 +147,7 @@ def test_commands_that_are_named_exist_with_their_options(page: Path) -> None:
             name = (
                 ""
                 if words[0].startswith("--")
-                else " ".join(words[: 2 if words[0] in ("lab", "schedule", "reports") else 1])
+                else " ".join(words[: 2 if words[0] in ("actions", "lab", "schedule", "reports") else 1])
             )
             assert name in known, line
             assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known[name], line
