@@ -17,12 +17,15 @@ from drills.model import Outcome, Restored, Verdict
 from drills.report import digest, items, month, pitfalls, review, trend_figures, trends, words
 from drills.report.digest import Digest
 from drills.report.escape import code, prose
+from drills.report.source import find
 from drills.report.trend_figures import Drawn, Standing
 from drills.report.trends import Value
+from drills.strictjson import is_number
 
 QUARTER: Final = re.compile(r"([0-9]{4})Q([1-4])")
 #: Months before the quarter that the figure of action items looks back on.
 BURN_BACK: Final = 3
+QUARTER_DAYS: Final = 90
 
 
 def months(quarter: str) -> list[str]:
@@ -136,9 +139,6 @@ def _view(
     }
 
 
-_UNKNOWN_BUDGET: Final = (
-    "What part of the service's error budget that is, is not known: no file says how many requests its users send."
-)
 _NTH: Final = ("first", "second", "third", "fourth")
 
 
@@ -215,17 +215,38 @@ def _certainty(runs: Sequence[Digest]) -> list[list[str]]:
 
 
 def _budget(runs: Sequence[Digest]) -> list[str]:
-    """Return what the drills' own requests cost, against what the SLA lets fail."""
-    rows = []
-    for target in sorted({run.target for run in runs}):
-        mine = [run for run in runs if run.target == target]
-        sent = sum(sum(run.outcomes.values()) for run in mine)
-        good = sum(run.outcomes.get(word, 0) for run in mine for word in (Outcome.OK, Outcome.DEGRADED))
-        if sent:
-            share = words.share((sent - good) / sent)
-            told = f"{sent - good:,} of {sent:,} requests of the drills were not answered ({share})"
-            rows.append(f"{code(target)}: {told}. {_UNKNOWN_BUDGET}")
-    return rows
+    """Return what the drills' own requests cost, against what the SLA lets fail in a quarter of the drills' load."""
+    targets = sorted({run.target for run in runs})
+    by_target = {name: [run for run in runs if run.target == name and run.outcomes] for name in targets}
+    return [_burnt_words(target, mine) for target, mine in by_target.items() if mine]
+
+
+def _burnt_words(target: str, runs: Sequence[Digest]) -> str:
+    sent, bad = sum(sum(run.outcomes.values()) for run in runs), sum(_unanswered(run) for run in runs)
+    counted = f"{code(target)}: {bad:,} of {sent:,} requests of the drills were not answered"
+    burnt = [_burnt(run) for run in runs]
+    known = [share for share in burnt if share is not None]
+    if len(known) < len(burnt):
+        why = "not every drill has a rate and an SLA"
+        return f"{counted}. What part of the error budget that is, is not known: {why}."
+    return (
+        f"{counted}: {words.share(sum(known))} of the errors that the SLA allows in {QUARTER_DAYS} days at their load."
+    )
+
+
+def _unanswered(run: Digest) -> int:
+    good = sum(run.outcomes.get(word, 0) for word in (Outcome.OK, Outcome.DEGRADED))
+    return sum(run.outcomes.values()) - good
+
+
+def _burnt(run: Digest) -> float | None:
+    """Return which share of a quarter's budget of errors a run used; None where its plan does not say that budget."""
+    experiment, target = (run.plan.get(name) for name in ("experiment", "target"))
+    rate = find(find(experiment, "arrivals"), "rate")
+    share = find(find(target, "sla"), "errors")
+    if not is_number(rate) or not is_number(share) or rate <= 0 or share <= 0:
+        return None
+    return _unanswered(run) / float(share * rate * QUARTER_DAYS * 86400.0)
 
 
 def _pitfall(found: pitfalls.Found) -> str:

@@ -72,10 +72,17 @@ def test_so_few_drills_show_little_and_it_says_how_little(reports: Path) -> None
     assert "| `lab` | `pod-kill` | 2 | 0 | 0 | no data |" in text
 
 
-def test_what_the_drills_cost_is_counted_and_what_is_not_known_is_said(reports: Path) -> None:
-    text = section(review(reports), "The SLA over the drills")
-    assert re.search(r"- `lab`: \d+ of [\d,]+ requests of the drills were not answered \(", text)
-    assert "is not known: no file says how many requests its users send." in text
+def test_what_the_drills_cost_is_counted_against_a_quarter_at_their_load(reports: Path) -> None:
+    told = re.compile(r"- `lab`: (\d+) of [\d,]+ requests of the drills were not answered: (\S+) % of the errors")
+    found = told.search(section(review(reports), "The SLA over the drills"))
+    assert found is not None
+    assert float(found[2]) == pytest.approx(100 * int(found[1]) / (0.01 * 20 * 90 * 86400), abs=0.005)
+
+
+def test_without_a_rate_the_budget_is_not_known(reports: Path) -> None:
+    users = {"arrivals": {"kind": "users", "users": 9}}
+    store(reports, "20261129T020000Z", "pod-kill", passed(), ident="00000007", experiment__load=users)
+    assert "What part of the error budget that is, is not known" in section(review(reports), "The SLA over the drills")
 
 
 def test_trends_go_back_beyond_the_quarter_and_only_what_ran_in_it_is_shown(reports: Path) -> None:
