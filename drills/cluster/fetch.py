@@ -20,6 +20,7 @@ from drills import runfolder, session
 from drills.access import kubeexec
 from drills.access.kubernetes import Api, connect
 from drills.access.kubetypes import PODS, ClusterError, Resource
+from drills.actions import follow
 from drills.cluster.helpers import BY_ITSELF, IN_VAIN, progress
 from drills.errors import Refused, UsageError
 from drills.model import Completed, Json
@@ -171,6 +172,9 @@ class _Fetching:
         for run in new:
             self._copy([run])
             self.say(f"fetched: {self.reports / run}")
+        for run in new:  # people's action items are here, whatever the pod that drilled made of its own
+            for line in follow.followed(self.reports / run):
+                self.say(line)
         if months:
             self._copy(months)
         for month in sorted({path.partition("/")[0] for path in months}):

@@ -12,9 +12,12 @@ import pytest
 
 from drills.access import kubeexec
 from drills.access.kubernetes import Api
+from drills.actions import store
 from drills.cluster import fetch
 from drills.errors import Refused
 from drills.model import Completed, Json
+from tests.unit.test_actions_follow import STRICT
+from tests.unit.test_actions_follow import folder as run_that_failed
 
 RUN = "runs/20261101T020000Z-pod-kill-0a1b2c3d"
 OPEN = "runs/20261101T030000Z-noop-0a1b2c3e"
@@ -78,6 +81,16 @@ def test_the_review_is_made_from_what_is_here_now(volume: Volume) -> None:
     assert mine.name in text
     assert RUN.removeprefix("runs/") in text
     assert "**Did not run**: `gpu-reset` at `t`, asked for on 2026-11-01 02:00 UTC: no GPU." in text
+
+
+def test_runs_that_come_home_carry_the_action_items_forward_that_are_here(volume: Volume) -> None:
+    failed = "20261108T100000Z-pod-kill-bbbbbbbb"
+    run_that_failed(volume.there, failed, [STRICT])
+    (volume.there / "actions.yaml").write_text("actions: [of another machine]\n")
+    volume.fetch()
+    [item] = store.read(volume.here)
+    assert (item.opened.run, item.seen) == ("bbbbbbbb", ("bbbbbbbb",))
+    assert "action items: 1 opened; `drill actions list` shows them" in volume.said
 
 
 def test_what_is_here_already_stays_as_it_is(volume: Volume) -> None:
