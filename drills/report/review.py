@@ -114,9 +114,10 @@ def findings(run: Digest, found: Comparison) -> Iterator[tuple[int, str]]:
 
 def _ended(run: Digest) -> tuple[int, str] | None:
     """Say that a run did not come to its end, or has no verdict."""
-    why = f": {reason(run.reason)}" if run.reason else ""
     if run.ended == CUT_SHORT:
-        return 2, f"**Cut short**: {named(run)}: its journal stops without an end; what it shows is not the whole run."
+        why = "its journal stops without an end, as its driver was killed or is still at it"
+        return 2, f"**Cut short**: {named(run)}: {why}; what it shows is not the whole run."
+    why = f": {reason(run.reason)}" if run.reason else ""
     if run.ended == REFUSED:
         return 2, f"**Refused, so it did not run**: {named(run)}{why}."
     if run.ended in (STOPPED, CRASHED):

@@ -86,7 +86,7 @@ def test_every_drill_of_the_suite_has_a_row_in_the_order_in_which_it_was_asked_f
 
 def test_what_did_not_come_to_its_end_did_not_run_or_was_not_judged_is_a_finding_with_its_reason(stored: Path) -> None:
     text = review(stored)
-    assert "its journal stops without an end; what it shows is not the whole run" in finding(text, "Cut short")[0]
+    assert "its journal stops without an end, as its driver was killed" in finding(text, "Cut short")[0]
     assert finding(text, "Stopped before its end")[0].endswith(": drill stop, by ada.")
     assert "`noop` at `lab`, asked for on 2026-11-01 02:00 UTC: not begun" in finding(text, "Did not run")[0]
     assert "the generator used 95% of a core" in finding(text, "Could not be judged")[0]
