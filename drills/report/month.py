@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,10 @@ from drills.report.trends import Comparison
 #: Earlier months that a trend looks back on, and those whose drills are the suite where nobody wrote one down.
 BACK: Final = 12
 SUITE_BACK: Final = 3
+NAMES: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,8 @@ def earlier(month: str, by: int) -> str:
 
 
 def named(month: str) -> str:
-    """Return a month in words."""
-    return f"{date.fromisoformat(f'{month}-01'):%B %Y}"
+    """Return a month in words, whatever the machine's locale is."""
+    return f"{NAMES[int(month[5:]) - 1]} {month[:4]}"
 
 
 # ---- what was asked for ----------------------------------------------------------------------------------

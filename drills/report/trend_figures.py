@@ -307,8 +307,9 @@ def _burn_down(standings: Sequence[Standing]) -> Figure:
             if height:
                 axes.text(x, below + height / 2, str(height), ha="center", va="center", fontsize=8, bbox=_PAPER)
         floor = [below + height for below, height in zip(floor, heights, strict=True)]
-    axes.plot([x + 0.39 for x in at], [one.ended for one in standings], marker="D", color="#000000", markersize=5,
-              linestyle="", label="done or closed in the month")  # fmt: skip
+    ended = [(x + 0.39, one.ended) for x, one in zip(at, standings, strict=True) if one.ended]
+    axes.plot([x for x, _ in ended], [n for _, n in ended], marker="D", color="#000000", markersize=5, linestyle="",
+              label="done or closed in the month")  # fmt: skip
     axes.set_xlim(-0.6, len(standings) - 0.4)
     axes.set_ylim(0, max(*floor, *(one.ended for one in standings), 1) * 1.15)
     axes.set_xticks(at, [one.month for one in standings])
