@@ -59,6 +59,8 @@ def _kept(facts: Facts) -> Kept:
     except FileProblem as error:
         where = FILE if error.line is None else f"{FILE}, line {error.line}"
         return Kept(problem=f"{where}: {f'{error.key}: ' if error.key else ''}{error.what}")
+    except OSError as error:
+        return Kept(problem=f"{FILE}: {error.strerror or error}")
 
 
 def _row(action: Action, item: Item | None) -> Row:

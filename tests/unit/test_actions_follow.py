@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from drills import verdict
+from drills import cli, session, verdict
 from drills.actions import follow, store
 from drills.actions.follow import Ran, carry
 from drills.actions.items import Item
@@ -268,3 +268,34 @@ def test_a_bug_of_ours_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(follow, "carry", broken)
     assert follow.followed(folder(tmp_path, FIRST, [STRICT])) == ["action items: not kept: our bug: RuntimeError: x"]
+
+
+# ---- where it is called from ----------------------------------------------------------------------------
+
+
+def test_a_run_that_is_over_is_judged_carried_forward_and_reported(tmp_path: Path) -> None:
+    place, said = folder(tmp_path, FIRST, [STRICT]), list[str]()
+    (place / "verdict.json").unlink()
+    assert session.conclude(place, said.append).verdict == "fail"
+    [item] = store.read(tmp_path)
+    assert said == ["action items: 1 opened; `drill actions list` shows them"]
+    assert f"| `{item.id}` | P2 | mitigate | nobody yet |" in (place / "postmortem.md").read_text()
+
+
+def test_items_that_cannot_be_kept_change_neither_verdict_nor_postmortem(tmp_path: Path) -> None:
+    (tmp_path / "actions.yaml").mkdir()
+    place, said = folder(tmp_path, FIRST, [STRICT]), list[str]()
+    assert session.conclude(place, said.append).verdict == "fail"
+    assert said == [f"action items: not kept: {tmp_path}/actions.yaml: is a folder; name a YAML file in it"]
+    text = (place / "postmortem.md").read_text()
+    assert "The action items of the reports cannot be shown: actions.yaml: is a folder" in text
+
+
+def test_a_first_postmortem_opens_items_and_a_second_one_changes_nothing(tmp_path: Path) -> None:
+    folder(tmp_path, FIRST, [STRICT])
+    words = ["report", "aaaaaaaa", "--reports", str(tmp_path)]
+    cli.app(words, standalone_mode=False)
+    assert len(store.read(tmp_path)) == 1
+    (tmp_path / "actions.yaml").unlink()
+    cli.app(words, standalone_mode=False)
+    assert store.read(tmp_path) == ()
