@@ -16,8 +16,9 @@ from drills import runfolder, yamlfile
 from drills.errors import FileProblem
 from drills.model import Json, Verdict
 from drills.report import lessons, words
+from drills.report.actions import GATE_ADVICE
 from drills.report.digest import Digest
-from drills.report.escape import code, prose
+from drills.report.escape import code, prose, spans
 from drills.report.review import link, reason
 
 FILE: Final = "actions.yaml"
@@ -104,23 +105,24 @@ class Items:
 
 
 def _row(item: Item) -> list[str]:
-    proof = item.proof
-    drill = code(str(proof.get("drill") or "?"))
-    done = f"{code(lessons.label(proof))} passes in {drill}" if proof.get("check") else "—"
+    what = f"{spans(item.what)} ({reason(item.link)})" if item.link else spans(item.what)
+    people = [reason(item.owner or "nobody yet"), reason(item.due or "no day yet"), what]
     age = words.count(len(item.seen), "drill") if item.seen else "by hand"
-    what = f"{_said(item.what)} ({reason(item.link)})" if item.link else _said(item.what)
     state = "**escalated**" if item.escalated else "open"
-    return [code(item.id), *(_said(text) for text in (item.priority, item.owner, item.due)), what, done, age, state]
+    return [code(item.id), reason(item.priority or "—"), *people, _done_when(item.proof), age, state]
 
 
-def _said(text: str) -> str:
-    return reason(text) if text else "—"
+def _done_when(proof: Json) -> str:
+    if not proof.get("check"):
+        return "somebody says so"
+    holds = "holds" if str(proof["check"]) in GATE_ADVICE else "passes"
+    return f"{code(lessons.label(proof))} {holds} in {code(str(proof.get('drill') or '?'))}"
 
 
 def _ended(item: Item) -> str:
     why = f": {reason(item.reason)}" if item.reason else ""
     how = f"closed by {prose(item.by)}" if item.by else "done"
-    return f"{code(item.id)} ({reason(item.what)}): {how}, {prose(item.closed)}{why}"
+    return f"{code(item.id)} ({spans(item.what)}): {how}, {prose(item.closed)}{why}"
 
 
 # ---- reading -------------------------------------------------------------------------------------------
