@@ -16,6 +16,7 @@ from drills.actions.items import CLOSED, DONE, FILE, OPEN, PRIORITIES, TYPES, It
 from drills.errors import FileProblem, UsageError, nearest
 from drills.model import Json
 from drills.report import lessons, words
+from drills.report.actions import GATE_ADVICE, LEFT, RESTORED
 
 # ---- list -------------------------------------------------------------------------------------------------
 
@@ -65,8 +66,13 @@ def _words(item: Item) -> str:
 def proven(item: Item) -> str:
     """Say what proves an item done."""
     assert item.proof is not None
-    at = f" at {item.target}" if item.target else ""
-    return f"{lessons.label(item.proof.model_dump())} passes in `drill run {item.proof.drill}`{at}"
+    check, at = item.proof.check, f" at {item.target}" if item.target else ""
+    if check == RESTORED:
+        return f"the next drill{at} finds everything put back; `drill recover` does that"
+    if check == LEFT:
+        return f"a drill{at} ends with every replica answering"
+    how = "holds" if check in GATE_ADVICE else "passes"
+    return f"{lessons.label(item.proof.model_dump())} {how} in `drill run {item.proof.drill}`{at}"
 
 
 # ---- change -----------------------------------------------------------------------------------------------

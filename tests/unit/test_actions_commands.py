@@ -10,7 +10,7 @@ import pytest
 from drills import cli
 from drills.actions import commands, store
 from drills.errors import FileProblem, UsageError
-from tests.unit.test_actions_follow import judged, month, ran
+from tests.unit.test_actions_follow import action, judged, month, ran
 
 ITEM = "failover-abc123"
 
@@ -31,6 +31,18 @@ def test_the_list_says_what_by_whom_and_what_proves_it(tmp_path: Path, capsys: p
         f"{ITEM}  P2 mitigate  open, seen in 3 drills, escalated",
         "    Reroute sooner",
         "    owner: ada; due: 2026-12-24; done when failover passes in `drill run pod-kill` at lab; https://t/1",
+    ]
+
+
+def test_what_is_no_check_is_said_in_words(tmp_path: Path) -> None:
+    for name in ("restored", "left", "files whole"):
+        bad = ran(1, "inconclusive", restored="dirty", left="degraded")
+        judged(tmp_path, bad, proposed=[action(f"{name[:4]}-1", name, {})])
+    said = [line.rpartition("done when ")[2] for line in commands.listed(tmp_path) if "done when" in line]
+    assert sorted(said) == [
+        "a drill at lab ends with every replica answering",
+        "files whole holds in `drill run pod-kill` at lab",
+        "the next drill at lab finds everything put back; `drill recover` does that",
     ]
 
 

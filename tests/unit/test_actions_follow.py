@@ -17,7 +17,7 @@ from drills.actions import follow, store
 from drills.actions.follow import Ran, carry
 from drills.actions.items import Item
 from drills.model import Json
-from drills.report.actions import Action
+from drills.report.actions import GATE_ADVICE, Action
 from tests.unit import runs
 
 PARAMS = {"within": 5.0}
@@ -240,6 +240,25 @@ def test_a_run_that_passes_makes_no_file(tmp_path: Path) -> None:
 def test_a_planted_defect_opens_nothing(tmp_path: Path) -> None:
     assert follow.followed(folder(tmp_path, FIRST, [STRICT], defect="planted")) == []
     assert not (tmp_path / "actions.yaml").exists()
+
+
+def test_a_run_that_was_cut_short_opens_an_item_for_that_alone(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.drop("end")
+    for event in ("left", "load.stopped", "load.stopping", "replica", "completion"):
+        run.drop(event)
+    place = run.write(tmp_path / "runs" / FIRST)
+    found = json.loads(verdict.encode(verdict.write(place)))
+    assert [row["check"] for row in found["checks"] if row["verdict"] == "inconclusive"]
+    follow.followed(place)
+    checks = {item.proof.check for item in store.read(tmp_path) if item.proof}
+    assert "run completed" in checks
+    assert checks <= {
+        *GATE_ADVICE,
+        "restored",
+        "left",
+        *(r["check"] for r in found["checks"] if r["verdict"] == "fail"),
+    }
 
 
 def test_a_refused_run_opens_nothing(tmp_path: Path) -> None:
