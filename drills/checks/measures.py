@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -178,6 +178,10 @@ def _recovery(ev: Evidence) -> Recovery | None:
 
 def never_out(ev: Evidence) -> bool:
     """Whether every window from the injection to the end of the load was in band, so that nothing had to come back."""
+    return ev.once("never out", lambda: _never_out(ev))
+
+
+def _never_out(ev: Evidence) -> bool:
     back, hit = recovery(ev), ev.t_inject
     if back is None or back.reason or hit is None:
         return False
@@ -194,9 +198,7 @@ class _Window:
 
 def _windows(ev: Evidence, since: float, band: float) -> Iterator[_Window]:
     """Slide over arrivals by intended start, from `since` to the end of the load."""
-    frame = ev.watched.sort("intended")
-    times = array("d", frame["intended"])
-    bad, good = (array("q", [0, *frame[name].cast(pl.Int64).cum_sum()]) for name in ("violation", "good"))
+    times, bad, good = ev.once("watched, summed", lambda: _summed(ev))
     step = 0
     while since + step * STEP_S + WINDOW_S <= ev.ended:
         offset = step * STEP_S
@@ -205,6 +207,13 @@ def _windows(ev: Evidence, since: float, band: float) -> Iterator[_Window]:
         steady = n > 0 and (bad[high] - bad[low]) / n <= band and (good[high] - good[low]) / n >= SERVED_SHARE
         yield _Window(offset, n, steady)
         step += 1
+
+
+def _summed(ev: Evidence) -> tuple[Sequence[float], Sequence[int], Sequence[int]]:
+    """Return the intended starts in order, and how many violations and good answers there were before each."""
+    frame = ev.watched.select("intended", "violation", "good").sort("intended")
+    bad, good = (array("q", [0, *frame[name].cast(pl.Int64).cum_sum()]) for name in ("violation", "good"))
+    return array("d", frame["intended"]), bad, good
 
 
 def _last_bad_step(windows: list[_Window]) -> float | None:

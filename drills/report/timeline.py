@@ -31,6 +31,11 @@ class Line:
 
 def timeline(facts: Facts) -> tuple[list[Line], int]:
     """Return the lines in order of time, and how many were left out of the middle."""
+    found: tuple[list[Line], int] = facts.evidence.once("timeline", lambda: _timeline(facts))
+    return found
+
+
+def _timeline(facts: Facts) -> tuple[list[Line], int]:
     lines = [Line(at(event), _recovery(facts, event) or sentence(event), _source(event)) for event in facts.events]
     lines += [*_from_requests(facts), *_from_router(facts), *_in_band(facts)]
     lines.sort(key=lambda line: line.mono)
