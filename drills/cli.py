@@ -157,11 +157,12 @@ def show(
         str | None, typer.Option("--schema", help="A JSON Schema instead: of verdict.json or postmortem.json.")
     ] = None,
 ) -> int:
-    """Show how a run ended, or the schema of what runs leave for machines: verdict, postmortem."""
+    """Show how a run ended, or the schema of its files."""
     from drills import present, schemas
 
     if schema is not None:
-        say(schemas.shipped(schema).rstrip("\n"))
+        for line in schemas.shipped(schema).splitlines():
+            say(line)
         return 0
     for line in present.run(name, reports):
         say(line)
@@ -280,7 +281,7 @@ def compare(
     reports: Reports = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> int:
-    """Say what differs between two runs, and what of it is beyond chance."""
+    """Say what differs between two runs, and whether chance explains it."""
     import json
 
     from drills import compare as comparing
