@@ -70,12 +70,17 @@ def review_name(target: str | None) -> str:
 
 def render(reports: Path, month: str, target: str | None = None) -> dict[str, bytes]:
     """Return the files of a month's review by name. Raises FileProblem when the runs cannot be listed."""
+    text, drawn = told(reports, month, target)
+    return {review_name(target): text} | {figure.name: figure.svg for figure in drawn}
+
+
+def told(reports: Path, month: str, target: str | None = None) -> tuple[bytes, list[trend_figures.Drawn]]:
+    """Return the text of a month's review and its figures, none of them drawn yet. Raises FileProblem."""
     seen = read(reports, month, target)
     actions = items.read(reports, month, target)
     shown = [one for one in trends.series(seen.history) if any(run.month == month for run in one.runs)]
     drawn = trend_figures.of(shown)
-    text = review.render("month.md.j2", _view(seen, actions, drawn))
-    return {review_name(target): text} | {figure.name: figure.svg for figure in drawn}
+    return review.render("month.md.j2", _view(seen, actions, drawn)), drawn
 
 
 def read(reports: Path, month: str, target: str | None = None, seen: Sequence[Digest] | None = None) -> Month:

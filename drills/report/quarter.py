@@ -46,18 +46,22 @@ def write(reports: Path, quarter: str, target: str | None = None) -> Iterator[st
 
 def render(reports: Path, quarter: str, target: str | None = None) -> dict[str, bytes]:
     """Return the files of a quarter's review by name. Raises FileProblem when the runs cannot be listed."""
+    text, drawn = told(reports, quarter, target)
+    return {month.review_name(target): text} | {figure.name: figure.svg for figure in drawn}
+
+
+def told(reports: Path, quarter: str, target: str | None = None) -> tuple[bytes, list[Drawn]]:
+    """Return the text of a quarter's review and its figures, none of them drawn yet. Raises FileProblem."""
     first, _, last = months(quarter)
     every = digest.every(reports, month.earlier(first, month.BACK), last)
     parts = [month.read(reports, name, target, every) for name in months(quarter)]
     runs = [run for part in parts for run in part.runs]
     places = {run.place for run in runs}
     shown = [one for one in trends.series(parts[-1].history) if (one.target, one.drill) in places]
-    drawn = trend_figures.of(shown)
-    burn = _burn_down(reports, quarter, target)
-    answers = pitfalls.answers(reports)
-    view = _view(reports, target, _Quarter(quarter, parts, runs, answers), burn.items, burn.drawn, drawn)
-    files = {figure.name: figure.svg for figure in [*drawn, *burn.drawn]}
-    return {month.review_name(target): review.render("quarter.md.j2", view)} | files
+    drawn, burn = trend_figures.of(shown), _burn_down(reports, quarter, target)
+    seen = _Quarter(quarter, parts, runs, pitfalls.answers(reports))
+    view = _view(reports, target, seen, burn.items, burn.drawn, drawn)
+    return review.render("quarter.md.j2", view), [*drawn, *burn.drawn]
 
 
 @dataclass(frozen=True)

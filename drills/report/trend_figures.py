@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,12 +52,17 @@ _plain = matplotlib.rc_context(matplotlib.rcParamsDefault)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as a file: its name, its bytes, and what is said of it in Markdown."""
+    """A figure as a file: its name, what is said of it in Markdown, and what draws it when it is wanted."""
 
     name: str
-    svg: bytes
     alt: str
     caption: str
+    drawn: Callable[[], Figure]
+
+    @property
+    def svg(self) -> bytes:
+        """Return its bytes."""
+        return figures.svg(self.drawn())
 
 
 @dataclass(frozen=True)
@@ -87,9 +92,8 @@ def _drawn(series: Series) -> Drawn | None:
         f"{prose(what)}: {runs}, {days}.{left_out} Bars: 95 % intervals. Dashed: what is allowed. "
         f"Joined runs are comparable; a dotted line stands where the plan became another one."
     )
-    return Drawn(
-        f"trend-{plain(series.target, series.drill)}.svg", figures.svg(draw(series)), prose(alt, ALT_MAX), caption
-    )
+    name = f"trend-{plain(series.target, series.drill)}.svg"
+    return Drawn(name, prose(alt, ALT_MAX), caption, lambda: draw(series))
 
 
 def _latest(panel: Panel) -> str:
@@ -282,12 +286,8 @@ def burn_down(standings: Sequence[Standing]) -> Drawn:
         "Open action items at the end of each month, by the number of drills that saw them. "
         f"Open at the end: {sum(last.open)}. Diamonds: items that were done or closed in that month."
     )
-    return Drawn(
-        "actions.svg",
-        figures.svg(_burn_down(standings)),
-        prose(f"Open action items by month. {alt}.", ALT_MAX),
-        caption,
-    )
+    told = prose(f"Open action items by month. {alt}.", ALT_MAX)
+    return Drawn("actions.svg", told, caption, lambda: _burn_down(standings))
 
 
 @_plain

@@ -36,7 +36,7 @@ def spoilt(stored: Path, tmp_path: Path) -> Path:
 
 
 def review(reports: Path, name: str = NOVEMBER, target: str | None = None) -> str:
-    return month.render(reports, name, target)[month.review_name(target)].decode()
+    return month.told(reports, name, target)[0].decode()
 
 
 def section(text: str, title: str) -> str:

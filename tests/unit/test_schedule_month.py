@@ -233,7 +233,7 @@ def test_the_command_line_has_it(ran: Ran) -> None:
 
 
 def rendered(reports: Path, month: str) -> str:
-    return reviews.render(reports, month)["review.md"].decode()
+    return reviews.told(reports, month)[0].decode()
 
 
 def test_the_review_has_the_months_runs_and_no_others(tmp_path: Path) -> None:
