@@ -34,9 +34,9 @@ class Quantile:
 
 
 def quantiles(facts: Facts) -> list[Quantile]:
-    """Return p50 and p99 of TTFT and E2E for the baseline and fault cohorts."""
+    """Return p50 and p99 of TTFT, longest gap and E2E for the baseline and fault cohorts."""
     rows = []
-    for metric in ("ttft", "e2e"):
+    for metric in ("ttft", "max_gap", "e2e"):
         for quantile in (0.5, 0.99):
             rows += [quantile_of(facts, cohort, metric, quantile) for cohort in ("baseline", "fault")]
     return rows

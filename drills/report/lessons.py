@@ -86,12 +86,15 @@ def badly(facts: Facts) -> list[str]:
 
 
 def lucky(facts: Facts) -> list[str]:
-    """Return narrow passes, idle victims and degraded answers."""
+    """Return narrow passes, what could not be judged, idle victims and degraded answers."""
     lines = []
     for check in _with(facts, Verdict.PASS):
         left = margin(check)
         if left is not None and left < MARGIN_MIN:
             lines.append(f"{code(label(check))} passed with {words.share(max(left, 0.0))} to spare: {measured(check)}")
+    unknown = [code(label(check)) for check in _with(facts, Verdict.INCONCLUSIVE)]
+    if unknown:
+        lines.append(f"nobody knows whether what could not be judged would have held: {words.listed(unknown)}")
     seen = impact.streams(facts)
     if seen and facts.victims and seen.in_flight == 0:
         lines.append("the victim was idle at the injection: no stream was in flight on it")

@@ -79,8 +79,8 @@ def outcome_rows(facts: Facts) -> list[Row]:
 
 
 def latency_rows(facts: Facts) -> list[Row]:
-    """Return p50 and p99 of TTFT and E2E by cohort."""
-    names = {"ttft": "time to first token", "e2e": "whole answer"}
+    """Return p50 and p99 of TTFT, longest gap and E2E by cohort."""
+    names = {"ttft": "time to first token", "max_gap": "longest gap in an answer", "e2e": "whole answer"}
     rows = []
     for q in impact.quantiles(facts):
         interval = words.between(*q.interval, "s") if q.interval else NO_DATA

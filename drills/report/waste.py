@@ -89,6 +89,8 @@ def lines(facts: Facts, attempts: Attempts) -> list[str]:
     found = waste(facts, attempts)
     if found is None:
         return []
+    if not found.attempts and found.again == 0:
+        return ["Cost of retries in tokens: none, each arrival had one attempt and none broke (`ledger.ndjson`)."]
     parts = []
     if found.generated is not None:
         of = f"sent by {words.count(found.attempts, 'attempt')} that gave no whole answer"
