@@ -63,8 +63,8 @@ def render(folder: Path | str, seen: Evidence | None = None, tz: str | None = No
     every = [picture for group in shown.values() for picture in group]
     text = _template().render(view(facts, _notes(folder), zone_of(tz)) | {"pictures": shown})
     return {
-        MACHINE: compose.encode(compose.postmortem(facts, every, tz)),
         POSTMORTEM: (text.rstrip("\n") + "\n").encode(),
+        MACHINE: compose.encode(compose.postmortem(facts, every, tz)),
         **{picture.file: figures.svg(picture.draw()) for picture in every},
     }
 
