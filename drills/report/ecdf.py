@@ -6,6 +6,7 @@ The axis of shares is stretched towards 1, since promises are made of the last p
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class Cohort:
 
     def share_by(self, bound_s: float) -> float:
         """Return the share that had its first token by then."""
-        return sum(1 for value in self.ordered if value <= bound_s) / self.n if self.n else 0.0
+        return bisect_right(self.ordered, bound_s) / self.n if self.n else 0.0
 
 
 def stretched(share: float) -> float:

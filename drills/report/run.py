@@ -101,11 +101,20 @@ def _notes(folder: Path) -> str:
     )
 
 
-def _todo(rows: list[list[str]], judged: bool) -> str:
-    """Say how much is to be done, and where it stands."""
-    if rows:
-        return f"[{words.count(len(rows), 'action item')}](#action-items)."
-    return "nothing that this run found." if judged else "nobody knows yet: nothing was judged."
+def _todo(items: dict[str, Any], judged: bool) -> str:
+    """Say how much is to be done, by how many nobodies, and where it stands."""
+    rows, header = items["actions"], items["actions_header"]
+    if not rows:
+        return "nothing that this run found." if judged else "nobody knows yet: nothing was judged."
+    told = f"[{words.count(len(rows), 'action item')}](#action-items)"
+    lonely = sum(row[header.index("owner")] in todo.NOBODY for row in rows) if "owner" in header else 0
+    return f"{told}, {lonely} of them without an owner." if lonely else f"{told}."
+
+
+def _repeat(facts: Facts) -> str:
+    command = facts.header.get("command")
+    text = " ".join(str(word) for word in command) if isinstance(command, list) else command
+    return code(text) if text else words.NO_DATA
 
 
 def view(facts: Facts, notes: str, zone: ZoneInfo | None = None) -> dict[str, Any]:
@@ -146,7 +155,8 @@ def view(facts: Facts, notes: str, zone: ZoneInfo | None = None) -> dict[str, An
         "deviations": factors.deviations(facts),
         "drilled": drilled.rows(facts),
         **items,
-        "todo": _todo(items["actions"], bool(facts.checks)),
+        "todo": _todo(items, bool(facts.checks)),
+        "repeat": _repeat(facts),
         "judged": bool(facts.checks),
         "validity": validity.gate_rows(facts),
         "limits": validity.limits(facts),

@@ -28,6 +28,10 @@ IN_STORE: Final = (
 )
 
 
+#: What stands for an owner where there is none.
+NOBODY: Final = ("nobody yet", "—")
+
+
 @dataclass(frozen=True)
 class Kept:
     """The items of the reports folder by id; None where there is no file. `problem` is why it cannot be used."""
@@ -69,7 +73,7 @@ def _row(action: Action, item: Item | None) -> Row:
         return [code(action.id), action.priority, action.kind, "—", "—", *_texts(action.told, action), "—"]
     told = action.told if item.what == action.what else f"{item.what} (this run: {action.told})"
     told += f"; tracked at {plain(item.link)}" if item.link else ""
-    owner, due = prose(item.owner or "nobody yet"), f"{item.due or 'no day yet'}"
+    owner, due = prose(item.owner or NOBODY[0]), f"{item.due or 'no day yet'}"
     return [code(item.id), item.priority, item.type, owner, due, *_texts(told, action), _state(item)]
 
 
