@@ -18,6 +18,8 @@ from drills.report.escape import prose
 from drills.report.facts import Facts
 from drills.strictjson import is_number
 
+#: All that a run can have.
+FILES = ("latency.svg", "outcomes.svg", "ecdf.svg", "attempts.svg", "queue.svg", "gpus.svg")
 #: Alternative texts of figures name every phase and mark.
 ALT_MAX = 600
 
