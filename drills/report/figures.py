@@ -39,6 +39,8 @@ STYLE = {
 }
 #: Light tints of those, under hatches of the full colour: answered, but later than the SLA allows.
 LATE = {"ok": "#a6cfe6", "degraded": "#a3dcca"}
+#: What failed is hatched in white, so that a print without colours tells it apart.
+HATCHES = {"truncated": "\\\\\\\\", "error": "xxxx", "shed": "....", "cancelled": "----"}
 SHADES = {"warmup": "#ffffff", "baseline": "#eef2f7", "fault": "#fbe3d6", "recovery": "#e6f3ec"}
 WIDTH_IN = 10.0
 ROW_IN = 0.17
@@ -113,9 +115,9 @@ def _layer(
 ) -> None:
     """Draw one layer of the stack."""
     colour, word = STYLE[name][0], f"{name}, late" if late else name
-    face = LATE[name] if late else colour
-    axes.stairs(tops, edges, baseline=floor, fill=True, facecolor=face, edgecolor=colour, linewidth=0,
-                    hatch="////" if late else None, gid=f"outcome-{word.replace(', ', '-')}",
+    face, edge = (LATE[name], colour) if late else (colour, "#ffffff")
+    axes.stairs(tops, edges, baseline=floor, fill=True, facecolor=face, edgecolor=edge, linewidth=0,
+                    hatch="////" if late else HATCHES.get(name), gid=f"outcome-{word.replace(', ', '-')}",
                     label=f"{word} ({number:,})")  # fmt: skip
 
 
@@ -287,7 +289,7 @@ def foot(axes: Axes, drawing: Drawing, note: str) -> None:
         axes.legend(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.42 / height_in),
-            ncols=5,
+            ncols=5 if len(handles) <= 10 else 6,
             fontsize=8,
             frameon=False,
             markerscale=1.6,

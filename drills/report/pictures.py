@@ -105,11 +105,12 @@ def _outcomes(facts: Facts, drawing: Drawing) -> Picture:
         f", {late:,} of them later than the SLA of {words.seconds(facts.sla_ttft_s)} to the first token" if late else ""
     )
     stack = f"How the arrivals of each second ended, stacked: {total - bad:,} of {total:,} were answered{after}."
-    hatched = " Hatched: answered, the first token later than the SLA allows." if late else ""
+    hatched = " Hatched on a tint: answered, the first token later than the SLA allows." if late else ""
+    failed = " Hatched in white, or black: not answered." if bad else ""
     return Picture(
         "outcomes.svg",
         prose(f"{stack} The line is the load offered. Phases: {phases}.", ALT_MAX),
-        f"Bars: arrivals by the second in which they ended. Line: arrivals begun in that second.{hatched}",
+        f"Bars: arrivals by the second in which they ended. Line: arrivals begun in that second.{hatched}{failed}",
         lambda: figures.outcomes(drawing),
     )
 
