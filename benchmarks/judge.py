@@ -44,13 +44,14 @@ def build(folder: Path, records: int) -> None:
         """Return an instant of the small run in the long one: the phases grow, the deed and its end do not."""
         if mono <= runs.BASELINE:
             return mono
-        return mono + grown * (0.4 if mono < runs.RECOVERY else 1.0)
+        share = 0.4 if mono < runs.RECOVERY else 1.0
+        return mono + grown * share
 
     for event in run.events:
         event["mono"] = stretched(event["mono"])
         if "at_mono" in event["data"]:
             event["data"]["at_mono"] = stretched(event["data"]["at_mono"])
-    end = next(e["mono"] for e in run.events if e["event"] == "load.stopping")
+    end = next(float(e["mono"]) for e in run.events if e["event"] == "load.stopping")
     hit = stretched(runs.HIT)
     count = _requests(folder, records, runs.START, end, hit)
     run.samples = _samples(run.samples, runs.START, end, stretched)

@@ -1,7 +1,7 @@
 """The JSON Schemas of what a run leaves for machines: made from the code, shipped as files.
 
-    verdict      verdict.json, by drills.model.RunVerdict
-    postmortem   postmortem.json, by drills.report.document
+`verdict` is that of verdict.json, by drills.model.RunVerdict; `postmortem` that of postmortem.json, by
+drills.report.document.
 """
 
 from __future__ import annotations
