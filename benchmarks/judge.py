@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -37,8 +38,8 @@ def build(folder: Path, records: int) -> None:
 
     run = runs.healthy(rate=20.0)
     short_s = runs.END - runs.START
-    long_s = LEAST_S * (records / LEAST_RECORDS) ** 0.5
-    grown = max(0.0, long_s - short_s)
+    long_s = LEAST_S * math.sqrt(records / LEAST_RECORDS)
+    grown: float = max(0.0, long_s - short_s)
 
     def stretched(mono: float) -> float:
         """Return an instant of the small run in the long one: the phases grow, the deed and its end do not."""
