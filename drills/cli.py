@@ -5,12 +5,29 @@ from __future__ import annotations
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from drills import __version__, errors, output, signals
+from drills import __version__, cli_actions, cli_lab, cli_schedule, errors, output, signals
+from drills.cli_options import (
+    RUNS,
+    Confirm,
+    Defect,
+    Engine,
+    JsonLines,
+    Junit,
+    OnCall,
+    PortBase,
+    Reports,
+    Seed,
+    Startup,
+    Target,
+    Targets,
+    say,
+    seconds,
+    warn,
+)
 
 EXIT_CODES = """Exit codes: 0 pass · 1 fail · 2 inconclusive · 3 refused before anything was touched · 4 stopped by a
 guard or a signal, put back · 5 NOT restored (outranks all) · 64 bad command line or file · 70 our bug.
@@ -25,26 +42,10 @@ app = typer.Typer(
     help="Fault drills for LLM inference: break a vLLM deployment on purpose, under load, and answer with evidence.",
     epilog=EXIT_CODES,
 )
-lab_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The embedded deployment, on its own.")
-app.add_typer(lab_app, name="lab")
-schedule_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Drills once a month, unattended.")
-app.add_typer(schedule_app, name="schedule")
-reports_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The reports of unattended drills.")
-app.add_typer(reports_app, name="reports")
-
-Reports = Annotated[Path, typer.Option("--reports", help="Folder of the reports; runs go to its folder runs.")]
-Target = Annotated[str | None, typer.Option("--target", help="Name of the target (default: the file's, else the lab).")]
-Targets = Annotated[Path | None, typer.Option("--targets", help="File of targets (default: ./drill.yaml).")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Chooses victims and arrivals (default: drawn, and told).")]
-Defect = Annotated[str | None, typer.Option("--defect", help="Plant a defect into the lab; a drill must find it.")]
-PortBase = Annotated[int | None, typer.Option("--port-base", help="First port of the lab (default 18000).")]
-Startup = Annotated[str | None, typer.Option("--startup", help="Start-up time of the lab's engines, such as 5s.")]
-Engine = Annotated[
-    str | None, typer.Option("--engine", help="What the lab's replicas are: emulator, or vllm if installed.")
-]
-Confirm = Annotated[str, typer.Option("--confirm", help="The target's name once more: production asks for it.")]
-OnCall = Annotated[str, typer.Option("--oncall", help="Who is on call and knows of it: production asks for it.")]
-RUNS = Path("reports")
+app.add_typer(cli_actions.app, name="actions")
+app.add_typer(cli_lab.app, name="lab")
+app.add_typer(cli_schedule.app, name="schedule")
+app.add_typer(cli_schedule.reports_app, name="reports")
 
 
 @app.command()
@@ -61,15 +62,19 @@ def run(
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
     confirm: Confirm = "",
     oncall: OnCall = "",
+    junit: Junit = None,
+    as_json: JsonLines = False,
 ) -> int:
     """Run drills: load, fault, revert, verdict, postmortem."""
     from drills import suite
+    from drills.machines import Machines
     from drills.options import Options
 
     options = Options(
-        target, targets, seed, defect, reports, port_base, _seconds(startup), plain, engine, confirm, oncall
+        target, targets, seed, defect, reports, port_base, seconds(startup), plain, engine, confirm, oncall
     )
-    return suite.run(names, options, _say)
+    with Machines(junit, as_json, suite.expanded(names)) as machines:
+        return suite.run(names, options, say, machines.told)
 
 
 @app.command()
@@ -82,17 +87,21 @@ def monthly(
     reports: Reports = RUNS,
     confirm: Confirm = "",
     oncall: OnCall = "",
+    junit: Junit = None,
+    as_json: JsonLines = False,
 ) -> int:
-    """Run the month's drills, unattended, and keep its index.
+    """Run the month's drills, unattended, and keep its review.
 
     First it puts back what runs that are gone left on the target; then come upstream-delay, packet-loss, pod-kill and
     gpu-reset.
     """
     from drills import suite
+    from drills.machines import Machines
     from drills.options import Options
 
     options = Options(target, targets, reports=reports, plain=True, confirm=confirm, oncall=oncall)
-    return suite.monthly(names or [], options, _say)
+    with Machines(junit, as_json, suite.expanded(names or [suite.MONTHLY])) as machines:
+        return suite.monthly(names or [], options, say, machines.told)
 
 
 @app.command()
@@ -117,41 +126,64 @@ def plan(
         made = session.make_plan(session.experiment(one), spec, options, run="plan", seed=seed or 0)
         if as_json:
             for line in json.dumps(made.to_json(), indent=2 if names == [name] else None, sort_keys=True).splitlines():
-                _say(line)
+                say(line)
         for line in () if as_json else made.steps:
-            _say(f"plan: {line}")
+            say(f"plan: {line}")
     return 0
 
 
 @app.command("list")
-def list_() -> int:
+def list_(as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> int:
     """List the experiments that can be run here."""
+    import json
+
     from drills.experiment import list_experiments
 
-    for one in list_experiments():
-        _say(f"{one.name:24} {one.title if one.problem is None else 'cannot be used: ' + one.problem}")
+    found = list_experiments()
+    if as_json:
+        listed = [{"name": one.name, "title": one.title, "problem": one.problem} for one in found]
+        for line in json.dumps({"experiments": listed}, indent=2).splitlines():
+            say(line)
+    for one in found if not as_json else ():
+        say(f"{one.name:24} {one.title if one.problem is None else 'cannot be used: ' + one.problem}")
     return 0
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A run (id, folder or 'latest').")] = "latest", reports: Reports = RUNS
+    name: Annotated[str, typer.Argument(help="A run (id, folder or 'latest').")] = "latest",
+    reports: Reports = RUNS,
+    schema: Annotated[
+        str | None, typer.Option("--schema", help="A JSON Schema instead: of verdict.json or postmortem.json.")
+    ] = None,
 ) -> int:
-    """Show how a run ended."""
-    from drills import present
+    """Show how a run ended, or the schema of its files."""
+    from drills import present, schemas
 
+    if schema is not None:
+        for line in schemas.shipped(schema).splitlines():
+            say(line)
+        return 0
     for line in present.run(name, reports):
-        _say(line)
+        say(line)
     return 0
 
 
 @app.command()
-def status(target: Target = None, targets: Targets = None, reports: Reports = RUNS) -> int:
+def status(
+    target: Target = None,
+    targets: Targets = None,
+    reports: Reports = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> int:
     """Say what is up, who drills, and what is still to be put back."""
+    import json
+
     from drills import upkeep
 
-    for line in upkeep.status(target, targets, reports):
-        _say(line)
+    found = upkeep.state(target, targets, reports)
+    for line in json.dumps(found.to_json(), indent=2).splitlines() if as_json else found.lines():
+        say(line)
     return 0
 
 
@@ -180,7 +212,7 @@ def doctor(
         raise errors.UsageError("--experiments: names no drill")
     found = doctors.diagnose(names, Options(target, targets))
     for line in json.dumps(found.to_json(), indent=2).splitlines() if as_json else found.lines():
-        _say(line)
+        say(line)
     return found.exit_code
 
 
@@ -198,7 +230,7 @@ def recover(
     """
     from drills import upkeep
 
-    return upkeep.recover(run_id, target, targets, reports, _say)
+    return upkeep.recover(run_id, target, targets, reports, say)
 
 
 @app.command()
@@ -213,7 +245,7 @@ def stop(
     """
     from drills import upkeep
 
-    _say(upkeep.stop(run_id, target, targets))
+    say(upkeep.stop(run_id, target, targets))
     return 0
 
 
@@ -221,104 +253,73 @@ def stop(
 def judge(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
     reports: Reports = RUNS,
+    junit: Junit = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="verdict.json, and nothing else, on standard output.")
+    ] = False,
 ) -> int:
     """Judge a stored run again: offline, from its files alone.
 
     Exit code: that of the verdict; 5 when it was not put back, with what is to be done about that.
     """
     from drills import upkeep
+    from drills.machines import Machines
 
-    return upkeep.judge(name, reports, _say)
+    folder = upkeep.complete(name, reports)
+    with Machines(junit, False, [name]) as machines:
+        code = upkeep.judged(folder, warn if as_json else say)
+        machines.ended(name, code, folder)
+    for line in (folder / "verdict.json").read_text().splitlines() if as_json else ():
+        say(line)
+    return code
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The run to hold beside it.")],
+    reports: Reports = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> int:
+    """Say what differs between two runs, and whether chance explains it."""
+    import json
+
+    from drills import compare as comparing
+    from drills import runfolder
+
+    a, b = (runfolder.find_run(name, reports / "runs") for name in (first, second))
+    found = comparing.compare(a, b)
+    for line in json.dumps(found.to_json(), indent=2, sort_keys=True).splitlines() if as_json else found.lines():
+        say(line)
+    return 0
 
 
 @app.command()
 def report(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Id, folder or 'latest'.")] = "latest",
     reports: Reports = RUNS,
-) -> int:
-    """Write a stored run's postmortem again: offline, from its files."""
-    from drills import report as reporting
-    from drills import upkeep
-
-    folder = upkeep.complete(name, reports)
-    reporting.write(folder)
-    _say(str(folder / "postmortem.md"))
-    return 0
-
-
-@lab_app.command("up")
-def lab_up(defect: Defect = None, port_base: PortBase = None, startup: Startup = None, engine: Engine = None) -> int:
-    """Start the lab and leave it up."""
-    from drills import upkeep
-    from drills.options import Options
-
-    options = Options(defect=defect, port_base=port_base, startup_s=_seconds(startup), engine=engine)
-    upkeep.lab_up(options, _say)
-    return 0
-
-
-@lab_app.command("down")
-def lab_down(force: Annotated[bool, typer.Option("--force", help="Also while a run drills it.")] = False) -> int:
-    """Take the lab down."""
-    from drills import upkeep
-
-    _say(upkeep.lab_down(force=force))
-    return 0
-
-
-@lab_app.command("status")
-def lab_status(
-    as_sh: Annotated[bool, typer.Option("--sh", help="As variables of a shell, for the playbooks.")] = False,
-) -> int:
-    """Show the lab's replicas and addresses."""
-    from drills import upkeep
-
-    for line in upkeep.lab_variables() if as_sh else upkeep.lab_status():
-        _say(line)
-    return 0
-
-
-@schedule_app.command("render")
-def schedule_render(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments in place of the suite, by name or file, in order.")
+    month: Annotated[str | None, typer.Option("--month", help="The review of a month instead: 2026-11.")] = None,
+    quarter: Annotated[str | None, typer.Option("--quarter", help="The review of a quarter: 2026Q4.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="In a review: this target alone.")] = None,
+    tz: Annotated[
+        str | None, typer.Option("--tz", help="A run's timeline in this time zone, too: Europe/Berlin.")
     ] = None,
-    target: Target = None,
-    targets: Targets = None,
-    schedule: Annotated[str, typer.Option("--schedule", help="When: five fields, as cron has them.")] = "0 10 1 * *",
-    time_zone: Annotated[str, typer.Option("--time-zone", help="Where that time is meant.")] = "UTC",
-    image: Annotated[str | None, typer.Option("--image", help="Image of the drills (default: the helper's).")] = None,
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the CronJob.")] = "drills",
-    systemd: Annotated[bool, typer.Option("--systemd", help="A timer and a service for a host instead.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the files to (default: print).")] = None,
-    confirm: Confirm = "",
-    oncall: OnCall = "",
 ) -> int:
-    """Render what runs `drill monthly` each month.
+    """Write a run's postmortem again, or a review of many."""
+    from drills import report as reporting
+    from drills import reviews, upkeep
 
-    A CronJob with all it needs, to be applied; or with --systemd a timer and a service.
-    """
-    from drills import schedule as scheduling
-    from drills.options import Options
+    if month is not None or quarter is not None:
+        reviews.write(reports, month, quarter, target, say)
+        return 0
+    folder = upkeep.complete(name, reports)
+    if not (folder / "postmortem.md").is_file():  # its first one: nothing has been said of its action items yet
+        from drills.actions import follow
 
-    where = scheduling.Where(schedule, time_zone, image, namespace, systemd)
-    options = Options(target, targets, confirm=confirm, oncall=oncall)
-    scheduling.render(names or [], options, where, out, _say, _warn)
-    return 0
-
-
-@reports_app.command("fetch")
-def reports_fetch(
-    target: Target = None,
-    targets: Targets = None,
-    reports: Reports = RUNS,
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the CronJob.")] = "drills",
-) -> int:
-    """Bring the reports of a target's CronJob home. What is here already stays as it is."""
-    from drills.cluster import fetch
-    from drills.options import Options
-
-    fetch.fetch(Options(target, targets, reports=reports), namespace, _say)
+        for line in follow.followed(folder):
+            say(line)
+    reporting.write(folder, tz=tz)
+    say(str(folder / "postmortem.md"))
     return 0
 
 
@@ -326,7 +327,7 @@ def reports_fetch(
 def top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> int | None:
     """Parse what comes before the command."""
     if version:
-        _say(f"drill {__version__}")
+        say(f"drill {__version__}")
         raise typer.Exit(0)
     return None
 
@@ -372,25 +373,6 @@ def _misused(text: str) -> int:
 def _complain(text: str, code: int) -> int:
     output.say("drill: " + " ".join(text.split()), to=sys.stderr)
     return code
-
-
-def _say(text: str) -> None:
-    output.say(text)
-
-
-def _warn(text: str) -> None:
-    output.say(f"drill: {text}", to=sys.stderr)
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    from drills.units import UnitError, parse_duration
-
-    try:
-        return parse_duration(text)
-    except UnitError as error:
-        raise errors.UsageError(f"--startup {text}: {error}") from None
 
 
 if __name__ == "__main__":

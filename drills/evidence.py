@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -26,6 +27,7 @@ from drills import files, journal, records, shapes, strictjson
 from drills.errors import FileProblem, first_line
 from drills.model import Bound, Event, Json, Outcome, Phase, Sla
 
+T = TypeVar("T")
 #: No run lasts longer than this, seconds; a time further away is damaged.
 RUN_MAX_S = 14 * 86400.0
 #: Faults without an effect on the service: nothing is claimed about what they do to it.
@@ -71,6 +73,31 @@ class Evidence:
     def numbered(self) -> bool:
         """Whether no line is missing from the journal."""
         return [event.n for event in self.events] == list(range(1, len(self.events) + 1))
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """Return what was found out once and is asked for again, by a name of its own."""
+        return {}
+
+    def once(self, name: str, find: Callable[[], T]) -> T:
+        """Return what `find` finds, found once for this evidence under this name."""
+        if name not in self.kept:
+            self.kept[name] = find()
+        found: T = self.kept[name]
+        return found
+
+    @cached_property
+    def _looks(self) -> dict[tuple[str, str | None], list[Json]]:
+        found: dict[tuple[str, str | None], list[Json]] = {}
+        for sample in self.samples:
+            found.setdefault((str(sample["probe"]), None), []).append(sample)
+            if sample.get("subject") is not None:
+                found.setdefault((str(sample["probe"]), str(sample["subject"])), []).append(sample)
+        return found
+
+    def looks(self, probe: str, subject: str | None = None) -> list[Json]:
+        """Return the samples of a probe, of one subject or of all, in order."""
+        return self._looks.get((probe, subject), [])
 
     @property
     def run(self) -> str:
@@ -167,6 +194,9 @@ class Evidence:
 
     def cohort(self, name: str) -> pl.DataFrame:
         """Return the measured records of a cohort: baseline, caught or fault."""
+        return self.once(f"cohort {name}", lambda: self._cohort(name))
+
+    def _cohort(self, name: str) -> pl.DataFrame:
         frame, none = self.measured, self.measured.clear()
         span, hit = self.phase(Phase.BASELINE if name == "baseline" else Phase.FAULT), self.t_inject
         if name == "baseline":

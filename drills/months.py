@@ -1,7 +1,7 @@
-"""The month's own folder beside the runs: what was asked of each `drill monthly`, and the index of all runs.
+"""The month's own folder beside the runs: what was asked of each `drill monthly`, and the review of all runs.
 
 reports/2026-11/20261101T020000Z-staging.json     what was asked for, and how each drill ended
-reports/2026-11/index.md                          made again from those files and the runs
+reports/2026-11/review.md                         made again from those files and the runs
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from drills import files
 from drills.clock import utc
 from drills.errors import DrillError, worst
 from drills.model import Json
-from drills.report import index
 from drills.session import Told
 
 NOT_BEGUN = "not begun: what was before it ended the suite"
@@ -49,12 +48,16 @@ class Month:
     def kept(self) -> str:
         """Write what is known, and say where; that it cannot be written ends no suite and hides no exit code."""
         try:
-            return f"index: {self.write()}"
+            return f"review: {self.write()}"
         except (OSError, DrillError) as error:
-            return f"index: not written: {error}"
+            return f"review: not written: {error}"
+        except Exception as bug:
+            return f"review: not written, by a bug of ours: {type(bug).__name__}: {bug}"
 
     def write(self) -> Path:
-        """Write what is known, and the index; returns that. Raises FileProblem."""
+        """Write what is known, and the review; returns that. Raises FileProblem."""
+        from drills.report import month  # matplotlib costs a second
+
         self.folder.mkdir(parents=True, exist_ok=True)
         files.write(self.folder / self.name, (json.dumps(self.data, indent=2, sort_keys=True) + "\n").encode())
-        return index.write(self.reports, self.month)
+        return month.write(self.reports, self.month)

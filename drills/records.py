@@ -1,29 +1,29 @@
 """Reads the big files of a run into columns: one row an arrival, one row an attempt.
 
 Read by schema: unknown keys are ignored, missing ones are null. A torn last line is left out; any other
-bad line raises a polars error.
+bad line raises a polars error. A file is read block by block, and of the times of the chunks only what is asked of
+them is kept: a million arrivals of fifty chunks are a gigabyte on the disk.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
 
 from drills.model import GOOD, Outcome
 
+#: What is asked of an attempt, and of a record; other keys are not read.
 ATTEMPT = pl.Struct(
     {
         "attempt": pl.Int64,
         "id": pl.String,
         "sent": pl.Float64,
-        "headers": pl.Float64,
         "first_token": pl.Float64,
         "end": pl.Float64,
         "outcome": pl.String,
-        "error": pl.String,
-        "status": pl.Int64,
     }
 )
 REQUESTS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -36,12 +36,9 @@ REQUESTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "first_token": pl.Float64,
     "last_token": pl.Float64,
     "end": pl.Float64,
-    "wall": pl.Float64,
     "outcome": pl.String,
     "error": pl.String,
     "status": pl.Int64,
-    "detail": pl.String,
-    "model": pl.String,
     "cached": pl.Boolean,
     "tokens_asked": pl.Int64,
     "tokens": pl.Int64,
@@ -92,21 +89,36 @@ _STAMPS = (
     "last_byte",
     "end",
 )
-_STEP_BYTES = 1 << 20
+#: Of a file that is parsed at a time.
+_BLOCK_BYTES = 8 << 20
 METRICS = ("ttft", "e2e", "max_gap", "tpot")
 
 
 def requests(path: Path | None) -> pl.DataFrame:
-    """Return the records of arrivals in order of arrival; empty without a file."""
+    """Return the records of arrivals in order of arrival; empty without a file.
+
+    In the place of `chunks` there is `gap_s`, the longest time between two of them: 0 with one, null with none.
+    """
     # Lists of structs are built slowly from NDJSON; taken as text and decoded afterwards they cost half.
-    taken = _read(path, REQUESTS | {"attempts": pl.String})
-    decoded = pl.col("attempts").str.json_decode(REQUESTS["attempts"])
-    return taken.with_columns(decoded).sort("arrival", maintain_order=True)
+    taken = _read(path, REQUESTS | {"attempts": pl.String}, _decoded)
+    return taken if _rising(taken["arrival"]) else taken.sort("arrival", maintain_order=True)
+
+
+def _decoded(taken: pl.LazyFrame) -> pl.LazyFrame:
+    gaps = pl.col("chunks").list.diff().list.max() / 1000.0
+    gap = pl.when(pl.col("chunks").list.len() == 1).then(0.0).otherwise(gaps).alias("gap_s")
+    return taken.with_columns(pl.col("attempts").str.json_decode(REQUESTS["attempts"]), gap).drop("chunks")
 
 
 def ledger(path: Path | None) -> pl.DataFrame:
     """Return the attempts in order of their start; empty without a file."""
-    return _read(path, LEDGER).sort("start", "replica", maintain_order=True)
+    taken = _read(path, LEDGER)
+    return taken if _rising(taken["start"]) else taken.sort("start", "replica", maintain_order=True)
+
+
+def _rising(column: pl.Series) -> bool:
+    """Whether each value is above the one before, so that there is nothing to sort."""
+    return not column.null_count() and bool((column.diff().drop_nulls() > 0).all())
 
 
 def within(frame: pl.DataFrame, mono: float, span_s: float) -> pl.DataFrame:
@@ -133,11 +145,9 @@ def measured(frame: pl.DataFrame, ttft_bound_s: float) -> pl.DataFrame:
     """
     good = pl.col("outcome").is_in(sorted(GOOD))
     first, last, began = pl.col("first_token"), pl.col("last_token"), pl.col("intended")
-    gaps = pl.col("chunks").list.diff().list.max() / 1000.0
-    max_gap = pl.when(pl.col("chunks").list.len() == 1).then(0.0).otherwise(gaps)
     tpot = pl.when(pl.col("tokens") > 1).then((last - first) / (pl.col("tokens") - 1))
     one_token = good & (pl.col("tokens") == 1)
-    latencies = {"ttft": first - began, "e2e": pl.col("end") - began, "max_gap": max_gap, "tpot": tpot}
+    latencies = {"ttft": first - began, "e2e": pl.col("end") - began, "max_gap": pl.col("gap_s"), "tpot": tpot}
     inf = pl.lit(float("inf"))
     columns = [pl.when(good).then(value).fill_null(inf).alias(name) for name, value in latencies.items()]
     return (
@@ -172,24 +182,25 @@ def contradictions(frame: pl.DataFrame) -> int:
     return int(frame.select(pl.any_horizontal(*(e.fill_null(value=False) for e in wrong)).sum()).item())
 
 
-def _read(path: Path | None, schema: dict[str, pl.DataType | type[pl.DataType]]) -> pl.DataFrame:
-    if path is None or not path.is_file() or path.stat().st_size == 0:
-        return pl.DataFrame(schema=schema)
-    torn = _torn_bytes(path)
-    if not torn:
-        return pl.scan_ndjson(path, schema=schema).collect()
-    content = path.read_bytes()[:-torn]
-    return pl.read_ndjson(io.BytesIO(content), schema=schema) if content else pl.DataFrame(schema=schema)
+def _read(
+    path: Path | None,
+    schema: dict[str, pl.DataType | type[pl.DataType]],
+    made: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda taken: taken,
+) -> pl.DataFrame:
+    """Return a file's lines as columns; `made` is what becomes of each block."""
+    blocks = _blocks(path) if path is not None and path.is_file() else iter(())
+    parts = [made(pl.scan_ndjson(io.BytesIO(block), schema=schema)).collect().shrink_to_fit() for block in blocks]
+    return pl.concat(parts) if parts else made(pl.LazyFrame(schema=schema)).collect()
 
 
-def _torn_bytes(path: Path) -> int:
-    """Return how many bytes at the end do not make a whole line."""
-    size = begin = path.stat().st_size
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield a file in pieces of whole lines; what follows the last line end is torn and left out."""
+    rest: list[bytes] = []
     with path.open("rb") as file:
-        while begin > 0:
-            begin, end = max(0, begin - _STEP_BYTES), begin
-            file.seek(begin)
-            found = file.read(end - begin).rfind(b"\n")
-            if found >= 0:
-                return size - (begin + found + 1)
-    return size
+        while block := file.read(_BLOCK_BYTES):
+            end = block.rfind(b"\n") + 1
+            if not end:
+                rest.append(block)
+                continue
+            yield b"".join([*rest, block[:end]])
+            rest = [block[end:]]

@@ -28,6 +28,7 @@ from drills import (
     signals,
     verdict,
 )
+from drills.actions import follow
 from drills.clock import Clock
 from drills.errors import DrillError, Refused
 from drills.experiment import Experiment, find_experiment, load_experiment
@@ -170,11 +171,12 @@ def _run_one(
     )
     with view:
         ended = Drill(setting).go(header(planned, word, target, options))
+    said: list[str] = []
     try:
-        judged = conclude(folder)
+        judged = conclude(folder, said.append)
     except (OSError, DrillError) as error:
         return _unjudged(ended, folder, error)
-    return _told(ended, judged, folder)
+    return _told(ended, judged, folder, said)
 
 
 def _new_folder(reports: Path, name: str, planned: plan.Plan) -> Path:
@@ -187,24 +189,26 @@ def _new_folder(reports: Path, name: str, planned: plan.Plan) -> Path:
     return folder
 
 
-def conclude(folder: Path) -> RunVerdict:
-    """Write verdict.json and the postmortem of a run folder."""
-    judged = verdict.write(folder)
-    report.write(folder)
+def conclude(folder: Path, say: Callable[[str], None]) -> RunVerdict:
+    """Write verdict.json, then the action items of its reports, then the postmortem, which shows them."""
+    judged, seen = verdict.written(folder)
+    for line in follow.followed(folder, seen):
+        say(line)
+    report.write(folder, seen)
     return judged
 
 
-def _told(ended: Ended, judged: RunVerdict, folder: Path) -> Told:
+def _told(ended: Ended, judged: RunVerdict, folder: Path, said: Sequence[str] = ()) -> Told:
     if ended.status == "refused":
         refused = (f"refused: {ended.reason}", f"journal: {_near(folder / 'journal.jsonl')}")
         return Told(judged.exit_code, refused, folder)
     lines = present.checks(judged.checks)
     lines += [f"{ended.status}: {ended.reason}"] if ended.reason else []
-    said = ended.reason and ended.reason in judged.reason
-    lines += [f"reason: {judged.reason}"] if judged.reason and not said else []
+    known = ended.reason and ended.reason in judged.reason
+    lines += [f"reason: {judged.reason}"] if judged.reason and not known else []
     lines += [f"NOT RESTORED, run by hand: {command}" for command in ended.manual]
     lines.append(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}")
-    lines.append(f"postmortem: {_near(folder / 'postmortem.md')}")
+    lines += [*said, f"postmortem: {_near(folder / 'postmortem.md')}"]
     return Told(judged.exit_code, tuple(lines), folder)
 
 

@@ -98,10 +98,15 @@ def quantile_interval(
     """Return the two-sided order-statistic interval of a quantile; None is an open end."""
     n = len(ordered)
     tail = (1.0 - confidence) / 2.0
-    # P(Bin(n, q) <= j - 1) is the chance that the j-th smallest value lies above the true quantile.
-    low = _first_above(n, quantile, tail)
+    low = lowest_rank(n, quantile, confidence)
     high = _first_above(n, quantile, 1.0 - tail, or_equal=True) + 1
     return (float(ordered[low - 1]) if low >= 1 else None, float(ordered[high - 1]) if high <= n else None)
+
+
+def lowest_rank(n: int, quantile: float, confidence: float = CONFIDENCE) -> int:
+    """Return the rank (1-based) of the value at the low end of a quantile's interval; 0: there is none."""
+    # P(Bin(n, q) <= j - 1) is the chance that the j-th smallest value lies above the true quantile.
+    return _first_above(n, quantile, (1.0 - confidence) / 2.0)
 
 
 def _first_above(n: int, p: float, level: float, *, or_equal: bool = False) -> int:

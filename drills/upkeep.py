@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from drills import lock, opening, runfolder, session, signals, stored
 from drills import recover as recovering
 from drills.clock import Clock, utc
-from drills.custody import Custody, Lock, LockUnreadable
+from drills.custody import Custody, Found, Lock, LockUnreadable
 from drills.errors import EXIT_NOT_RESTORED, EXIT_PASS, DrillError, FileProblem, NotRestored, Refused, UsageError
 from drills.journal import read
 from drills.lab import manage
@@ -23,34 +24,70 @@ from drills.target import TargetSpec, lab_target, load_target
 Say = Callable[[str], None]
 
 
-def status(target: str | None, targets: Path | None, reports: Path) -> list[str]:
-    """Return what is up, who drills, and what is still to be put back, a line each."""
+@dataclass(frozen=True)
+class State:
+    """What is up at a target, who drills it, and what is still to be put back there."""
+
+    target: str
+    up: str
+    held: Lock | None
+    problem: str  # why nobody can tell who holds it; empty: that can be told
+    running: bool
+    left: Found
+    unfinished: tuple[Path, ...]
+
+    def lines(self) -> list[str]:
+        """Return that in words, a line each."""
+        lines = [f"target {self.target}: {self.up}", self._holder()]
+        lines += [f"{'on' if self.running else 'to be put back'}: {one.sentence()}" for one in self.left.outstanding]
+        lines += [*(one.what for one in self.left.unreadable), *self.left.silent]
+        lines += [] if lines[2:] else ["nothing is to be put back"]
+        return lines + [f"not finished: {folder}" for folder in self.unfinished if not self.running]
+
+    def to_json(self) -> Json:
+        """Return that as plain data."""
+        held = self.held
+        return {
+            "target": self.target,
+            "state": self.up,
+            "running": self.running,
+            "held": None if held is None else {"run": held.run, "owner": held.owner, "since": utc(held.taken_wall)},
+            "problem": self.problem or None,
+            "outstanding": [
+                {"receipt": one.receipt.id, "run": one.receipt.run, "fault": one.receipt.fault, "what": one.sentence()}
+                for one in self.left.outstanding
+            ],
+            "unreadable": [{"receipt": one.id, "what": one.what} for one in self.left.unreadable],
+            "silent": list(self.left.silent),
+            "unfinished": [] if self.running else [str(folder) for folder in self.unfinished],
+        }
+
+    def _holder(self) -> str:
+        held = self.held
+        if held is None:
+            return self.problem or "no run holds it"
+        since = utc(held.taken_wall)
+        if not self.running:
+            return f"run {held.run} of {held.owner} was cut short (began {since}): run `drill recover`"
+        return f"run {held.run} of {held.owner} drills since {since} (pid {held.pid})"
+
+
+def state(target: str | None, targets: Path | None, reports: Path) -> State:
+    """Return what is up, who drills, and what is still to be put back."""
     spec = _spec(target, targets)
     custody = opening.closed_custody(spec)
-    lines = [f"target {spec.name}: {opening.state(spec)}"]
-    holder, running = _holder(custody)
-    lines.append(holder)
-    left = custody.found()
-    lines += [f"{'on' if running else 'to be put back'}: {one.sentence()}" for one in left.outstanding]
-    lines += [one.what for one in left.unreadable]
-    lines += [] if left.outstanding or left.unreadable else ["nothing is to be put back"]
-    return lines + [f"not finished: {folder}" for folder in unfinished(reports) if not running]
-
-
-def _holder(custody: Custody) -> tuple[str, bool]:
-    """Say who holds the target, and whether that run drills now."""
+    held, problem = None, ""
     try:
         held = custody.held()
     except LockUnreadable as error:
-        return str(error), False
-    if held is None:
-        return "no run holds it", False
-    if lock.dead(held, Clock()):
-        return (
-            f"run {held.run} of {held.owner} was cut short (began {utc(held.taken_wall)}): run `drill recover`",
-            False,
-        )
-    return f"run {held.run} of {held.owner} drills since {utc(held.taken_wall)} (pid {held.pid})", True
+        problem = str(error)
+    running = held is not None and not lock.dead(held, Clock())
+    return State(spec.name, opening.state(spec), held, problem, running, custody.found(), tuple(unfinished(reports)))
+
+
+def status(target: str | None, targets: Path | None, reports: Path) -> list[str]:
+    """Return the same in words, a line each."""
+    return state(target, targets, reports).lines()
 
 
 def _spec(target: str | None, targets: Path | None) -> TargetSpec:
@@ -127,7 +164,7 @@ def _put_back(spec: TargetSpec, custody: Custody, run: str | None, folders: dict
 def _conclude(folder: Path, say: Say) -> None:
     """Judge and report the run that was cut short; that it cannot be done now undoes nothing."""
     try:
-        session.conclude(folder)
+        session.conclude(folder, say)
         say(f"postmortem: {folder / 'postmortem.md'}")
     except (OSError, DrillError) as error:
         say(f"{folder}: the verdict cannot be written: {error}; later: drill judge {folder}; drill report {folder}")
@@ -158,14 +195,18 @@ def complete(name: str, reports: Path) -> Path:
 
 def judge(name: str, reports: Path, say: Say) -> int:
     """Judge a stored run again and say what came of it; returns the exit code."""
+    return judged(complete(name, reports), say)
+
+
+def judged(folder: Path, say: Say) -> int:
+    """Judge the run of that folder, which is complete, and say what came of it; returns the exit code."""
     from drills import verdict
 
-    folder = complete(name, reports)
-    judged = verdict.write(folder)
-    say(f"verdict: {judged.verdict}   left: {judged.left}   restored: {judged.restored}   {folder / 'verdict.json'}")
-    for line in stored.to_put_back(folder) if judged.exit_code == EXIT_NOT_RESTORED else ():
+    found = verdict.write(folder)
+    say(f"verdict: {found.verdict}   left: {found.left}   restored: {found.restored}   {folder / 'verdict.json'}")
+    for line in stored.to_put_back(folder) if found.exit_code == EXIT_NOT_RESTORED else ():
         say(visible(line))
-    return judged.exit_code
+    return found.exit_code
 
 
 def unfinished(reports: Path) -> Iterator[Path]:

@@ -43,14 +43,20 @@ def judge(run_folder: Path | str) -> RunVerdict:
 
 def write(run_folder: Path | str) -> RunVerdict:
     """Judge a run and write its verdict.json in one step."""
+    return written(run_folder)[0]
+
+
+def written(run_folder: Path | str) -> tuple[RunVerdict, Evidence]:
+    """Judge a run and write its verdict.json; returns with the verdict the evidence, for who reports on it."""
     path = Path(run_folder) / FILE
     try:
-        verdict = judge(run_folder)
+        ev = evidence.read(run_folder)
+        verdict = of(ev)
     except DrillError:
         _forget(path)
         raise
     files.write(path, encode(verdict))
-    return verdict
+    return verdict, ev
 
 
 def _forget(path: Path) -> None:
@@ -85,7 +91,11 @@ def _plain(value: Any) -> Any:
 
 
 def of(ev: Evidence) -> RunVerdict:
-    """Judge evidence."""
+    """Judge evidence, once."""
+    return ev.once("verdict", lambda: _of(ev))
+
+
+def _of(ev: Evidence) -> RunVerdict:
     status = _status(ev)
     rows = tuple(_row(ev, item, status) for item in ev.plan.get("experiment", {}).get("checks", ()))
     broken = list(dict.fromkeys(validity.reasons(ev)))  # two gates may miss the same thing

@@ -66,7 +66,7 @@ def dotted(key: Key) -> str:
 
 def read(path: Path) -> Document:
     """Read a YAML file that holds one map. Raises FileProblem, nothing else."""
-    return parse(path, _text(path))
+    return parse(path, text_of(path))
 
 
 def parse(path: Path, text: str) -> Document:
@@ -105,7 +105,8 @@ def kind_of(value: object) -> str:
     return next((word for kind, word in kinds if isinstance(value, kind)), "something else")
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return the text of a file that is small enough to be one of ours. Raises FileProblem."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):

@@ -29,8 +29,8 @@ from drills.load import record
 from drills.model import CheckResult, Event, Left, Outcome, Restored, RunVerdict, Verdict
 from drills.params import FROM_FILE
 from drills.plan import make_plan
+from drills.report import pictures, source
 from drills.report import run as report
-from drills.report import source
 from drills.target import LabOptions
 from drills.targetfile import Secret, TargetFile, TargetsFile
 
@@ -147,7 +147,7 @@ def test_commands_that_are_named_exist_with_their_options(page: Path) -> None:
             name = (
                 ""
                 if words[0].startswith("--")
-                else " ".join(words[: 2 if words[0] in ("lab", "schedule", "reports") else 1])
+                else " ".join(words[: 2 if words[0] in ("actions", "lab", "schedule", "reports") else 1])
             )
             assert name in known, line
             assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known[name], line
@@ -350,8 +350,9 @@ def test_the_examples_have_the_real_keys() -> None:
 
 def test_every_file_of_a_run_is_documented() -> None:
     named = column(sections(HOW)["The run folder"])
-    expected = {*source.FILES, report.POSTMORTEM, report.NOTES, "load.log", "latency.svg", "outcomes.svg"}
+    expected = {*source.FILES, report.POSTMORTEM, report.MACHINE, report.NOTES, "load.log", *pictures.FILES}
     assert set(named) == expected
+    assert column(sections(HOW.parent / "reports.md")["Its figures"]) == list(pictures.FILES)
     for name in expected - {"notes.md"}:
         assert any(name in path.read_text() for path in PACKAGE.rglob("*.py")), name
 

@@ -12,6 +12,7 @@ sent (shed) costs nothing and dilutes nothing.
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,11 @@ class Rule:
     end: float
 
 
+def attempts_of(ev: Evidence, health_checks: float | None = HEALTH_CHECKS) -> Attempts:
+    """Return the run's attempts, counted once for this evidence."""
+    return ev.once(f"attempts {health_checks}", lambda: Attempts(ev, health_checks))
+
+
 class Attempts:
     """Counts a run's attempts over any stretch of time."""
 
@@ -100,10 +106,8 @@ class Attempts:
         self.rules, self.unknown = _rules(ev, health_checks or 0.0)
         self.doubt = _doubt(ev, health_checks or 0.0)  # why what the rules counted may be too little
         frame = _by_arrival(ev)
-        self._times: list[float] = frame["intended"].to_list()
-        self._sums = {
-            name: [0, *accumulate(int(n) for n in frame[name].to_list())] for name in ("client", "primary", "fallback")
-        }
+        self._times = array("d", frame["intended"])
+        self._sums = {name: array("q", [0, *frame[name].cum_sum()]) for name in ("client", "primary", "fallback")}
         self._ledger = ev.has_ledger and not ev.ledger["arrival"].is_null().all()
         self._counters = None if self._ledger else _engine_counters(ev)
         self.baseline = self._before(ev)

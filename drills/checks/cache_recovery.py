@@ -212,7 +212,8 @@ def _back(ev: Evidence, victim: str) -> tuple[float | None, tuple[int, ...]]:
 
 def _later_turns(ev: Evidence, *replicas: str) -> pl.DataFrame:
     """Return second and later turns that these replicas answered, by the ledger; without one those of all."""
-    turns = ev.measured.filter((pl.col("turn") > 1) & (pl.col("outcome") == "ok")).sort("intended")
+    later = ev.measured.lazy().filter((pl.col("turn") > 1) & (pl.col("outcome") == "ok"))
+    turns = later.select("arrival", "intended", "ttft").collect().sort("intended")
     if not ev.has_ledger:
         return turns
     served = ev.ledger.filter(pl.col("replica").is_in(replicas) & (pl.col("close") == "complete"))

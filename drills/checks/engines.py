@@ -40,8 +40,8 @@ def counter(ev: Evidence, replica: str, name: str) -> Counter:
     times: list[float] = []
     totals: list[float] = []
     before: tuple[float, object] | None = None
-    for sample in ev.samples:
-        if sample["probe"] != "vllm" or sample.get("subject") != replica or not sample["ok"]:
+    for sample in ev.looks("vllm", replica):
+        if not sample["ok"]:
             continue
         value, started = number(sample["values"].get(name)), sample["values"].get("started")
         if value is None or value < 0:

@@ -120,11 +120,8 @@ def _samples(ev: Evidence, probe: str, subject: str | None = None) -> list[Json]
     """Return what a probe measured from the injection on; of completions also the failures, which are what counts."""
     return [
         s
-        for s in ev.samples
-        if s["probe"] == probe
-        and (subject is None or s.get("subject") == subject)
-        and (s["ok"] or probe == "completion")
-        and (ev.t_inject or 0.0) <= s["mono"] <= ev.ended
+        for s in ev.looks(probe, subject)
+        if (s["ok"] or probe == "completion") and (ev.t_inject or 0.0) <= s["mono"] <= ev.ended
     ]
 
 

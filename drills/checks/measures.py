@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import polars as pl
 
@@ -41,6 +41,10 @@ def failover(ev: Evidence) -> Failover | None:
     fault: an attempt of it is in the ledger of a victim, or none is in any primary's, or the first one starts later
     than the TTFT SLA after it was sent (a cut link lies in front of the ledger).
     """
+    return ev.once("failover", lambda: _failover(ev))
+
+
+def _failover(ev: Evidence) -> Failover | None:
     hit = ev.t_inject
     if hit is None:
         return None
@@ -151,6 +155,10 @@ class Recovery:
 
 def recovery(ev: Evidence) -> Recovery | None:
     """Find the first time after which every window stays in band for as long as was watched."""
+    return ev.once("recovery", lambda: _recovery(ev))
+
+
+def _recovery(ev: Evidence) -> Recovery | None:
     since = ev.t_off
     if since is None:
         return None
@@ -170,6 +178,10 @@ def recovery(ev: Evidence) -> Recovery | None:
 
 def never_out(ev: Evidence) -> bool:
     """Whether every window from the injection to the end of the load was in band, so that nothing had to come back."""
+    return ev.once("never out", lambda: _never_out(ev))
+
+
+def _never_out(ev: Evidence) -> bool:
     back, hit = recovery(ev), ev.t_inject
     if back is None or back.reason or hit is None:
         return False
@@ -186,10 +198,7 @@ class _Window:
 
 def _windows(ev: Evidence, since: float, band: float) -> Iterator[_Window]:
     """Slide over arrivals by intended start, from `since` to the end of the load."""
-    frame = ev.watched.sort("intended")
-    times = frame["intended"].to_list()
-    bad = [0, *accumulate(int(value) for value in frame["violation"].to_list())]
-    good = [0, *accumulate(int(value) for value in frame["good"].to_list())]
+    times, bad, good = ev.once("watched, summed", lambda: _summed(ev))
     step = 0
     while since + step * STEP_S + WINDOW_S <= ev.ended:
         offset = step * STEP_S
@@ -198,6 +207,13 @@ def _windows(ev: Evidence, since: float, band: float) -> Iterator[_Window]:
         steady = n > 0 and (bad[high] - bad[low]) / n <= band and (good[high] - good[low]) / n >= SERVED_SHARE
         yield _Window(offset, n, steady)
         step += 1
+
+
+def _summed(ev: Evidence) -> tuple[Sequence[float], Sequence[int], Sequence[int]]:
+    """Return the intended starts in order, and how many violations and good answers there were before each."""
+    frame = ev.watched.select("intended", "violation", "good").sort("intended")
+    bad, good = (array("q", [0, *frame[name].cast(pl.Int64).cum_sum()]) for name in ("violation", "good"))
+    return array("d", frame["intended"]), bad, good
 
 
 def _last_bad_step(windows: list[_Window]) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from drills import stats
-from drills.checks.amplification import HEALTH_CHECKS, Attempts
+from drills.checks.amplification import HEALTH_CHECKS, Attempts, attempts_of
 from drills.checks.base import NO_INJECTION, Check
 from drills.checks.streams import BROKEN
 from drills.evidence import Evidence
@@ -117,7 +117,7 @@ class Retried(Check[RetriedParams]):
     @classmethod
     def judge(cls, ev: Evidence, params: RetriedParams) -> CheckResult:
         """Compare the share of those hit that got a full answer with `min_share`."""
-        attempts = Attempts(ev, params.health_checks)
+        attempts = attempts_of(ev, params.health_checks)
         found = hits(ev, attempts)
         if found is None:
             return cls.unclear(NO_INJECTION)

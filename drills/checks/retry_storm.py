@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from drills import stats
-from drills.checks.amplification import HEALTH_CHECKS, PLACES, STEP_S, WINDOW_S, Attempts, Count
+from drills.checks.amplification import HEALTH_CHECKS, PLACES, STEP_S, WINDOW_S, Attempts, Count, attempts_of
 from drills.checks.base import NO_INJECTION, Check
 from drills.checks.measures import WINDOW_MIN_N
 from drills.evidence import Evidence
@@ -68,7 +68,7 @@ class RetryStorm(Check[RetryStormParams]):
         hit = ev.t_inject
         if hit is None:
             return cls.unclear(NO_INJECTION)
-        attempts = Attempts(ev, params.health_checks)
+        attempts = attempts_of(ev, params.health_checks)
         if attempts.baseline is None:
             return cls.unclear("there is no baseline to compare with")
         budget = budget_of(ev) if params.budget is None else params.budget

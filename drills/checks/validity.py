@@ -5,6 +5,7 @@ A measurement that is not to be trusted is neither a pass nor a fail of the serv
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Gate:
 
 def gates(ev: Evidence) -> list[Gate]:
     """Return all gates, in the order in which they matter."""
-    return [_guarded(name, gate, ev) for name, gate in _GATES.items()]
+    return list(ev.once("gates", lambda: [_guarded(name, gate, ev) for name, gate in _GATES.items()]))
 
 
 def reasons(ev: Evidence) -> list[str]:
@@ -133,7 +134,7 @@ def _lag(ev: Evidence) -> Gate:
     name, bound = "schedule lag", LAG_OF_SLA * ev.sla.ttft.value_s
     baseline = ev.phase(Phase.BASELINE)
     judged = ev.requests if baseline is None else ev.requests.filter(pl.col("intended") >= baseline.begin)
-    p99 = stats.nearest_rank(judged["lag"].drop_nulls().sort().to_list(), 0.99)
+    p99 = stats.nearest_rank(array("d", judged["lag"].drop_nulls().sort()), 0.99)
     if p99 is None:
         return Gate(name, "no schedule lag was recorded")
     broken = f"the generator's schedule lag p99 is {1000 * p99:.0f} ms, at most {1000 * bound:.0f} ms may be"

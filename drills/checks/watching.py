@@ -71,11 +71,7 @@ def on(ev: Evidence, receipt: Json) -> Stretch:
 
 def looks(ev: Evidence, probe: str, subject: str | None = None, *, ok: bool = True) -> list[float]:
     """Return when a probe looked (mono seconds); with `ok` only when it could measure."""
-    return [
-        float(s["mono"])
-        for s in ev.samples
-        if s["probe"] == probe and (subject is None or s.get("subject") == subject) and (s["ok"] or not ok)
-    ]
+    return [float(s["mono"]) for s in ev.looks(probe, subject) if s["ok"] or not ok]
 
 
 def replicas(ev: Evidence, role: str | None = None) -> list[str]:

@@ -20,11 +20,13 @@ from drills import runfolder, session
 from drills.access import kubeexec
 from drills.access.kubernetes import Api, connect
 from drills.access.kubetypes import PODS, ClusterError, Resource
+from drills.actions import follow
 from drills.cluster.helpers import BY_ITSELF, IN_VAIN, progress
 from drills.errors import Refused, UsageError
 from drills.model import Completed, Json
 from drills.options import Options
-from drills.report import index
+from drills.report import month as review
+from drills.report.digest import MONTH
 from drills.report.run import NOTES
 from drills.schedule.wanted import name_of
 
@@ -162,18 +164,21 @@ class _Fetching:
         self.api, self.namespace, self.pod, self.reports, self.say = api, namespace, pod, reports, say
 
     def all(self) -> None:
-        """Copy run by run, then the months, and make their indices again from what is here now."""
+        """Copy run by run, then the months, and make their reviews again from what is here now."""
         lines = self._run(["sh", "-c", LIST, PLACE], LIST_TIMEOUT_S).out.splitlines()
         runs = [line.removesuffix("/verdict.json") for line in lines if line.startswith("runs/")]
-        months = [line for line in lines if index.MONTH.fullmatch(line.partition("/")[0])]
+        months = [line for line in lines if MONTH.fullmatch(line.partition("/")[0])]
         new = [run for run in runs if not (self.reports / run / "verdict.json").is_file()]
         for run in new:
             self._copy([run])
             self.say(f"fetched: {self.reports / run}")
+        for run in new:  # people's action items are here, whatever the pod that drilled made of its own
+            for line in follow.followed(self.reports / run):
+                self.say(line)
         if months:
             self._copy(months)
         for month in sorted({path.partition("/")[0] for path in months}):
-            self.say(f"index: {index.write(self.reports, month)}")
+            self.say(f"review: {review.write(self.reports, month)}")
         for line in lines:
             if line.startswith("open "):
                 self.say(f"left there, as it has no verdict yet: {line.removeprefix('open ')}")

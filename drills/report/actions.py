@@ -1,17 +1,20 @@
 """What is to be done: an item for each gate that does not hold, each check that failed or could not be judged, and
 for what was not put back. Consequences stand beneath their cause and get no advice of their own.
+
+Texts are plain, with names and commands in back-ticks: `escape.spans` makes Markdown of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 
 from drills.checks.validity import Gate
 from drills.model import Json, Verdict
 from drills.report import validity, words
-from drills.report.escape import code, prose
+from drills.report.escape import plain, ticked
 from drills.report.facts import Facts
 from drills.report.follows import cause_of
 from drills.report.lessons import failed, label
@@ -59,14 +62,26 @@ GATE_ADVICE = {
 }
 
 
+_NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
+#: What stands in the place of a check where it is no check that proves the fix, but how a run of any drill ended.
+RESTORED, LEFT = "restored", "left"
+
+
 @dataclass(frozen=True)
 class Action:
-    """One thing to do, with the check whose pass proves it done. The id is the same from run to run."""
+    """One thing to do, and the check whose pass proves it done. The id is the same from run to run.
+
+    `what` is the same too; `told` is how this run tells it, with what was seen in it.
+    """
 
     id: str
     kind: str  # prevent | detect | mitigate | process
+    priority: str  # P1..P4, proposed
     what: str
-    proof: str
+    told: str
+    done_when: str
+    target: str
+    proof: Json  # drill, check, params
 
 
 def actions(facts: Facts) -> list[Action]:
@@ -91,10 +106,16 @@ def none(facts: Facts) -> str:
     return "none: nothing failed and everything could be judged"
 
 
+def ended_early(facts: Facts) -> bool:
+    """Whether the run did not come to its end, so that what it could not judge says nothing."""
+    return any(gate.name == validity.COMPLETED for gate in validity.broken(facts))
+
+
 def _gate(facts: Facts, gate: Gate) -> Action:
-    what = f"Make the measurement valid: {prose(gate.name)}: {prose(gate.broken)}. {_advice_of(gate)}"
-    proof = f"{code(gate.name)} holds in {code(f'drill run {facts.name}')}"
-    return Action(_id(facts, gate.name.replace(" ", "_"), {}), "process", what, proof)
+    what = f"Make the measurement valid: {gate.name}. {_advice_of(gate)}"
+    told = f"Make the measurement valid: {gate.name}: {plain(gate.broken)}. {_advice_of(gate)}"
+    done = f"{ticked(gate.name)} holds in {ticked(f'drill run {facts.name}')}"
+    return _action(facts, gate.name, {}, ("process", "P3"), (what, told, done))
 
 
 def _advice_of(gate: Gate) -> str:
@@ -102,26 +123,33 @@ def _advice_of(gate: Gate) -> str:
 
 
 def _failing(facts: Facts, check: Json) -> Action:
-    kind, advice = ADVICE.get(check["check"], ("mitigate", "Find out why the check fails"))
-    return Action(_of(facts, check), kind, f"{advice}. Seen: {failed(check)}", _proof(facts, check))
+    kind, what = _advised(check)
+    return _of(facts, check, kind, "P2", what, f"{what}. Seen: {_seen(check)}")
 
 
 def _follower(facts: Facts, cause: Json, check: Json) -> Action:
-    kind, _ = ADVICE.get(check["check"], ("mitigate", ""))
-    what = f"Follows from {code(label(cause))}; look again when that passes. Seen: {failed(check)}"
-    return Action(_of(facts, check), kind, what, _proof(facts, check))
+    kind, what = _advised(check)
+    told = f"Follows from {ticked(label(cause))}; look again when that passes. Seen: {_seen(check)}"
+    return _of(facts, check, kind, "P2", what, told)
+
+
+def _advised(check: Json) -> tuple[str, str]:
+    return ADVICE.get(check["check"], ("mitigate", f"Find out why the check {ticked(check['check'])} fails"))
+
+
+def _seen(check: Json) -> str:
+    return failed(check, show=plain)
 
 
 def _unjudged(facts: Facts, broken: list[Gate]) -> list[Action]:
     """Return what could not be judged; in a run that did not come to its end that is why."""
-    early = [gate for gate in broken if gate.name == validity.COMPLETED]
+    early = any(gate.name == validity.COMPLETED for gate in broken)
     items = []
     for check in (check for check in facts.checks if check.get("verdict") == Verdict.INCONCLUSIVE):
-        reason = f" ({prose(check['reason'])})" if check.get("reason") else ""
-        what = f"Make {code(label(check))} judgeable{reason}"
-        if early:
-            what = f"Follows from {code(validity.COMPLETED)}; look again when that holds{reason}"
-        items.append(Action(_of(facts, check), "process", what, _proof(facts, check)))
+        reason = f" ({plain(check['reason'])})" if check.get("reason") else ""
+        what = f"Make {ticked(label(check))} judgeable"
+        follows = f"Follows from {ticked(validity.COMPLETED)}; look again when that holds"
+        items.append(_of(facts, check, "process", "P3", what, f"{follows if early else what}{reason}"))
     return items
 
 
@@ -130,26 +158,32 @@ def _put_back(facts: Facts) -> list[Action]:
     items = []
     if verdict.get("restored") in ("dirty", "unknown"):
         manual = [str(line) for event in facts.of("revert.end") for line in event.data.get("manual") or []]
-        hint = f", then by hand: {words.listed([code(line) for line in manual])}" if manual else ""
-        what = f"Put back what the drill changed: {code(f'drill recover {run}')}{hint}"
-        items.append(Action(f"{facts.name}-restore", "process", what, f"{code('drill status')} lists nothing"))
+        hint = f", then by hand: {words.listed([ticked(line) for line in manual])}" if manual else ""
+        what = f"Put back what the drill changed: {ticked(f'drill recover {run}')}"
+        texts = (what, f"{what}{hint}", "`drill status` lists nothing")
+        items.append(_action(facts, RESTORED, {}, ("process", "P1"), texts, f"{facts.name}-restore"))
     if verdict.get("left") in ("degraded", "unknown"):
         playbook = facts.experiment.get("playbook")
-        where = f" (playbook {code(playbook)})" if playbook else ""
+        where = f" (playbook {ticked(playbook)})" if playbook else ""
         what = f"Look at the service and bring it back to full strength{where}"
-        items.append(Action(f"{facts.name}-left", "mitigate", what, "every replica completes a request"))
+        texts = (what, what, "every replica completes a request")
+        items.append(_action(facts, LEFT, {}, ("mitigate", "P1"), texts, f"{facts.name}-left"))
     return items
 
 
-def _of(facts: Facts, check: Json) -> str:
-    return _id(facts, check["check"], check.get("params") or {})
+def _of(facts: Facts, check: Json, kind: str, priority: str, what: str, told: str) -> Action:
+    done = f"{ticked(label(check))} passes in {ticked(f'drill run {facts.name}')}"
+    return _action(facts, check["check"], check.get("params") or {}, (kind, priority), (what, told, done))
 
 
-def _id(facts: Facts, name: str, params: Json) -> str:
-    """Return an id that stays the same as long as experiment, check (or gate) and its parameters do."""
-    key = json.dumps([facts.name, name, params], sort_keys=True)
-    return f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
+def _action(
+    facts: Facts, name: str, params: Json, sort: tuple[str, str], texts: tuple[str, str, str], word: str = ""
+) -> Action:
+    target, proof = str(facts.target.get("name") or ""), {"drill": facts.name, "check": name, "params": params}
+    return Action(_id(word or name, target, proof), *sort, *texts, target, proof)
 
 
-def _proof(facts: Facts, check: Json) -> str:
-    return f"{code(label(check))} passes in {code(f'drill run {facts.name}')}"
+def _id(word: str, target: str, proof: Json) -> str:
+    """Return an id that stays the same as long as experiment, target, check (or gate) and its parameters do."""
+    key = json.dumps([target, proof], sort_keys=True)
+    return f"{_NO_ID.sub('_', word)[:60]}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from drills.checks import measures
 from drills.evidence import at
 from drills.model import Event, Json
 from drills.report import words
 from drills.report.escape import code
 from drills.report.facts import Facts, earliest, lines_of
+from drills.strictjson import is_number
 
 #: Severities that wake nobody, as preflight reads them: whatever else an alert says of itself, or nothing, is a page.
 WAKES_NOBODY = frozenset({"ticket", "warning", "info", "none"})
@@ -62,29 +65,36 @@ def _seen(facts: Facts) -> list[str]:
     return list(dict.fromkeys([*(expected(facts) if told else []), *told]))
 
 
+def shown(facts: Facts) -> list[str]:
+    """Return the alerts that have a row: those expected, and others of which something was seen after the zero."""
+    wanted = expected(facts)
+    return [name for name in _seen(facts) if name in wanted or any(moment(facts, name, state) for state in STATES)]
+
+
 def alert_rows(facts: Facts) -> list[list[str]]:
-    """Return each alert with when it was pending, firing, notified and resolved.
-
-    One that was expected has its row in any case; of others something must have been seen after the zero.
-    """
-    wanted, rows = expected(facts), []
-    for name in _seen(facts):
-        cells = [_state(facts, name, state) for state in STATES]
-        if name in wanted or any(cell != NOT_SEEN for cell in cells):
-            rows.append([code(name), "yes" if name in wanted else "no", *cells])
-    return rows
+    """Return each alert with when it was pending, firing, notified and resolved."""
+    wanted = expected(facts)
+    return [
+        [code(name), "yes" if name in wanted else "no", *(_state(facts, name, state) for state in STATES)]
+        for name in shown(facts)
+    ]
 
 
-def _state(facts: Facts, alert: str, state: str) -> str:
-    event = when(facts, alert, state)
+def moment(facts: Facts, alert: str, state: str) -> tuple[float, Event] | None:
+    """Return when an alert came into a state (mono) and the event that says so; None when that was not seen."""
     if state == "firing":
-        fired = fired_at(facts, alert)
-        return f"{_offset(facts, fired[0])} ({lines_of(fired[1])})" if fired else NOT_SEEN
+        return fired_at(facts, alert)
+    event = when(facts, alert, state)
     if state == "inactive" and event is not None:  # what was inactive before it fired did not resolve
         fired = fired_at(facts, alert)
         later = [e for e in _said(facts, "alert", alert) if fired and at(e) > fired[0]]
         event = earliest(e for e in later if e.data.get("state") == state)
-    return f"{_offset(facts, at(event))} ({lines_of(event)})" if event else NOT_SEEN
+    return (at(event), event) if event else None
+
+
+def _state(facts: Facts, alert: str, state: str) -> str:
+    found = moment(facts, alert, state)
+    return f"{_offset(facts, found[0])} ({lines_of(found[1])})" if found else NOT_SEEN
 
 
 def _offset(facts: Facts, mono: float) -> str:
@@ -113,9 +123,54 @@ def no_alerts(facts: Facts) -> str:
     return f"{words.NO_DATA}: nobody looked at the alerts"
 
 
+@dataclass(frozen=True)
+class Delay:
+    """How long detection took: from the injection, from the first arrival that broke the SLA, and what was allowed."""
+
+    alert: str
+    after_injection_s: float
+    after_violation_s: float | None
+    allowed_s: float | None
+    notified: bool
+
+
+def delay(facts: Facts) -> Delay | None:
+    """Return how long the first alert took that a check waits for; None when none fired, or nothing was injected."""
+    fired = [(first[0], name) for name in expected(facts) if (first := fired_at(facts, name))]
+    if facts.hit is None or not fired:
+        return None
+    mono, name = min(fired)
+    broke = facts.first_violation
+    rows = [check for check in facts.checks if check.get("check") == "alert"]
+    params = [check.get("params") or {} for check in rows]
+    within = next((given.get("within") for given in params if given.get("name") == name), None)
+    return Delay(
+        name,
+        mono - facts.hit,
+        None if broke is None else mono - float(broke["intended"]),
+        float(within) if isinstance(within, int | float) and is_number(within) else None,
+        when(facts, name, "notified") is not None,
+    )
+
+
+def _took(facts: Facts) -> list[str]:
+    found = delay(facts)
+    if found is None:
+        missing = facts.hit is not None and bool(expected(facts))
+        return ["No expected alert fired: nobody would have been told."] if missing else []
+    said = f"Time to detect: {words.seconds(found.after_injection_s)} from the injection to the alert firing"
+    if found.after_violation_s is not None:
+        since = words.seconds(abs(found.after_violation_s))
+        side = "after" if found.after_violation_s >= 0 else "before"
+        said += f", {since} {side} the first arrival that broke the SLA"
+    allowed = f"; {words.seconds(found.allowed_s)} were allowed" if found.allowed_s is not None else ""
+    told = "a notification was seen" if found.notified else "no notification was seen, so nobody is known to be told"
+    return [f"{said}{allowed}; {told}."]
+
+
 def lines(facts: Facts) -> list[str]:
     """Return what noticed the fault first, and which alerts had come up before it."""
-    told = []
+    told = _took(facts)
     router = measures.split(facts.evidence).get("detect_s") if facts.hit is not None else None
     if router is not None:
         told.append(f"The router noticed after {words.seconds(router)} (`samples.ndjson`, probe `router`).")

@@ -13,6 +13,8 @@ from drills.output import visible as visible
 
 #: Longest piece of foreign text a report repeats; the file it came from has the rest.
 LENGTH_MAX = 200
+#: Longest sentence of ours that repeats such pieces.
+SPANS_MAX = 1000
 
 _PUNCTUATION = re.compile(r"([\\`*_\[\]{}|~#!$])")
 _BLOCK_START = re.compile(r"^(?:[-+=>:]|\d+(?=[.)](?:\s|$)))")
@@ -36,12 +38,37 @@ def shorten(text: str, length_max: int = LENGTH_MAX) -> str:
 
 def prose(text: object, length_max: int = LENGTH_MAX) -> str:
     """Return words of an experiment or a reason for use inside a sentence or a table cell."""
-    safe = shorten(visible(_one_line(text)), length_max)
+    return _at_start(_inert(shorten(visible(_one_line(text)), length_max)))
+
+
+def spans(text: object, length_max: int = SPANS_MAX) -> str:
+    """Return a sentence of ours as Markdown: what stands in back-ticks there is code, the rest is prose."""
+    parts = shorten(visible(_one_line(text)), length_max).split("`")
+    if len(parts) % 2 == 0:  # one tick without its other one is a tick
+        parts[-2:] = ["`".join(parts[-2:])]
+    return _at_start("".join(code(part) if i % 2 and part else _inert(part) for i, part in enumerate(parts)))
+
+
+def plain(text: object) -> str:
+    """Return foreign text for a sentence that `spans` is to show: one line, cut, without a back-tick of its own."""
+    return shorten(visible(_one_line(text))).replace("`", "'")
+
+
+def ticked(text: object) -> str:
+    """Return a foreign name for such a sentence, in back-ticks."""
+    return f"`{plain(text) or ' '}`"
+
+
+def _inert(safe: str) -> str:
     safe = safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     safe = _PUNCTUATION.sub(r"\\\1", safe)
     # Renderers turn these into links and mentions without any markup.
     safe = safe.replace("@", "&#64;").replace("://", "&#58;//")
-    safe = re.sub(r"(?i)www\.", lambda hit: hit.group()[:-1] + "&#46;", safe)
+    return re.sub(r"(?i)www\.", lambda hit: hit.group()[:-1] + "&#46;", safe)
+
+
+def _at_start(safe: str) -> str:
+    """Return a text that begins no heading, list or quotation where it begins a line."""
     return _BLOCK_START.sub(lambda hit: f"{hit.group()}\\" if hit.group().isdigit() else f"\\{hit.group()}", safe)
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from drills.evidence import CONTROL, Evidence, at
 from drills.model import Event, Json, Phase
 from drills.report import words
-from drills.report.source import Source
+from drills.report.source import Source, checksums
 
 
 @dataclass(frozen=True)
@@ -172,20 +172,26 @@ class Facts:
         return {name: self.evidence.cohort(name) for name in ("baseline", "caught", "fault")}
 
     @cached_property
-    def victim_attempts(self) -> list[Json]:
-        """Return the ledger's attempts of this run on victims, in order of their start."""
-        mine = pl.col("replica").is_in(list(self.victims)) & pl.col("arrival").is_not_null()
-        return self.evidence.ledger.filter(mine).to_dicts()
+    def files(self) -> list[tuple[str, str]]:
+        """Return name and sha256 of each file of the run that is there."""
+        return checksums(self.source.folder)
+
+    @cached_property
+    def first_violation(self) -> Json | None:
+        """Return the first arrival after the injection that broke the SLA."""
+        if self.hit is None:
+            return None
+        broken = self.evidence.measured.lazy().filter((pl.col("intended") >= self.hit) & pl.col("violation"))
+        rows = broken.select("arrival", "intended", "outcome", "error").sort("intended").head(1).collect().to_dicts()
+        return rows[0] if rows else None
 
     def rebuffed(self) -> list[Json]:
-        """Return the attempts on victims that broke after the injection, in order of their end."""
-        hit = self.hit
-        if hit is None:
+        """Return the attempts of this run on victims that broke after the injection, in order of their end."""
+        if self.hit is None:
             return []
-        broken = [row for row in self.victim_attempts if row["close"] not in ("complete", "client_gone", "open")]
-        return sorted(
-            (row for row in broken if row["end"] is not None and row["end"] >= hit), key=lambda row: float(row["end"])
-        )
+        mine = pl.col("replica").is_in(list(self.victims)) & pl.col("arrival").is_not_null()
+        broke = ~pl.col("close").is_in(["complete", "client_gone", "open"]) & (pl.col("end") >= self.hit)
+        return self.evidence.ledger.filter(mine & broke).sort("end", maintain_order=True).to_dicts()
 
 
 def lines_of(*events: Event | None) -> str:

@@ -1,7 +1,7 @@
-"""Two figures of a run as SVG: time × latency, and how the arrivals of each second ended.
+"""Two figures of a run as SVG, time × latency and how the arrivals of each second ended; and what all figures share.
 
     drawing = Drawing(...)            plain data, seconds from the injection
-    latency(drawing) → Figure         outcome()
+    latency(drawing) → Figure         outcomes(drawing), and the others in figure_*.py
     svg(figure) → bytes               same data, same bytes: fixed hash salt, no date, letters as paths
 
 Colours are of the Okabe-Ito set, which people with colour-blindness can tell apart; each outcome also has a marker
@@ -11,22 +11,21 @@ of its own. Groups carry ids (`phase-fault`, `outcome-ok`, `mark-injection`) for
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from drills.report import words
+from drills.report.drawing import GOOD, Drawing, Mark, thin
 from drills.report.escape import ascii_name
-
-#: More points than this are thinned, and the caption says so.
-POINTS_MAX = 20_000
 
 #: outcome → colour (Okabe-Ito), marker; also the order of the stack, good ones first.
 STYLE = {
@@ -38,9 +37,10 @@ STYLE = {
     "shed": ("#CC79A7", "v"),
     "cancelled": ("#999999", "+"),
 }
-GOOD = ("ok", "degraded")
 #: Light tints of those, under hatches of the full colour: answered, but later than the SLA allows.
 LATE = {"ok": "#a6cfe6", "degraded": "#a3dcca"}
+#: What failed is hatched in white, so that a print without colours tells it apart.
+HATCHES = {"truncated": "\\\\\\\\", "error": "xxxx", "shed": "....", "cancelled": "----"}
 SHADES = {"warmup": "#ffffff", "baseline": "#eef2f7", "fault": "#fbe3d6", "recovery": "#e6f3ec"}
 WIDTH_IN = 10.0
 ROW_IN = 0.17
@@ -48,128 +48,56 @@ ROW_IN = 0.17
 LETTER_SHARE = 0.0076
 
 
-@dataclass(frozen=True)
-class Point:
-    """One arrival: intended start and end in seconds from the injection, TTFT in seconds when it has one."""
-
-    at_s: float
-    end_s: float
-    outcome: str
-    ttft_s: float | None
-
-
-@dataclass(frozen=True)
-class Span:
-    """A phase, in seconds from the injection."""
-
-    name: str
-    begin_s: float
-    end_s: float
-
-
-@dataclass(frozen=True)
-class Mark:
-    """An instant worth a line: injection, off, alert."""
-
-    name: str
-    at_s: float
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """All that the figures show."""
-
-    points: Sequence[Point]
-    phases: Sequence[Span]
-    marks: Sequence[Mark]
-    sla_ttft_s: float | None
-    rate_per_s: float | None
-    origin: str = "the injection"
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Return the first and last second shown."""
-        begins = [span.begin_s for span in self.phases] + [point.at_s for point in self.points]
-        ends = [span.end_s for span in self.phases] + [point.at_s for point in self.points]
-        low, high = min(begins, default=0.0), max(ends, default=1.0)
-        return low, max(high, low + 1.0)
-
-    def late(self, point: Point) -> bool:
-        """Whether an arrival was answered, and its first token came later than the SLA allows."""
-        bound_s, ttft_s = self.sla_ttft_s, point.ttft_s
-        return point.outcome in LATE and bound_s is not None and ttft_s is not None and ttft_s > bound_s
-
-
-def thin(points: Sequence[Point], points_max: int = POINTS_MAX) -> list[Point]:
-    """Return at most `points_max` points: every failure first, then good ones evenly in order of time.
-
-    When failures alone are too many they are thinned evenly as well.
-    """
-    if len(points) <= points_max:
-        return list(points)
-    bad = _evenly([point for point in points if point.outcome not in GOOD], points_max)
-    good = _evenly([point for point in points if point.outcome in GOOD], points_max - len(bad))
-    return sorted(bad + good, key=lambda point: point.at_s)
-
-
-def _evenly(points: list[Point], number: int) -> list[Point]:
-    if len(points) <= number:
-        return points
-    return [points[index * len(points) // number] for index in range(number)]
-
-
 #: A person's own matplotlibrc must not change the bytes.
-_plain = matplotlib.rc_context(matplotlib.rcParamsDefault)
+plain = matplotlib.rc_context(matplotlib.rcParamsDefault)
 
 
-@_plain
+@plain
 def latency(drawing: Drawing) -> Figure:
     """Return time × TTFT on a log axis; arrivals without a good answer are ticks in rows above it."""
-    points = thin(drawing.points)
-    failed = [name for name in STYLE if name not in GOOD and any(point.outcome == name for point in points)]
-    figure, (top, *strip, main) = _canvas([_head_in(drawing), *([0.2 * len(failed)] if failed else []), 3.4])
+    points = thin(drawing.arrivals)
+    failed = [name for name in STYLE if name not in GOOD and drawing.number(name)]
+    figure, (top, *strip, main) = canvas([head_in(drawing), *([0.2 * len(failed)] if failed else []), 3.4])
     for axes in (*strip, main):
-        _shade(axes, drawing)
-    _head(top, drawing)
+        shade(axes, drawing)
+    head(top, drawing)
     if failed:
-        _strip(strip[0], points, failed)
-    for name in GOOD:
-        chosen = [point for point in points if point.outcome == name and point.ttft_s is not None]
-        _scatter(
-            main, [p.at_s for p in chosen], [max(p.ttft_s or 0.0, 1e-4) for p in chosen], name, _count(points, name)
-        )
+        _strip(strip[0], points, failed, drawing)
+    for name in (name for name in GOOD if drawing.number(name)):
+        chosen = points.filter((pl.col("outcome") == name) & pl.col("ttft_s").is_not_null())
+        ttft_s = chosen["ttft_s"].clip(lower_bound=1e-4).to_list()
+        _scatter(main, chosen["at_s"].to_list(), ttft_s, name, drawing.number(name))
     if drawing.sla_ttft_s is not None:
         main.axhline(drawing.sla_ttft_s, color="#333333", linestyle=(0, (6, 3)), linewidth=1.0, gid="sla-ttft",
-                     label=f"SLA {_seconds(drawing.sla_ttft_s)}")  # fmt: skip
+                     label=f"SLA {short_seconds(drawing.sla_ttft_s)}")  # fmt: skip
     main.set_yscale("log")
-    _latency_ticks(main)
+    log_seconds(main.yaxis)
     main.set_ylabel("time to first token")
-    _foot(main, drawing, f"{len(drawing.points):,} arrivals by intended start")
+    foot(main, drawing, f"{words.count(drawing.arrivals.height, 'arrival')} by intended start")
     return figure
 
 
-@_plain
+@plain
 def outcomes(drawing: Drawing) -> Figure:
     """Return how the arrivals that ended in each second ended, stacked, with the load that was offered."""
-    figure, (top, main) = _canvas([_head_in(drawing), 2.8])
-    _shade(main, drawing)
-    _head(top, drawing)
+    figure, (top, main) = canvas([head_in(drawing), 2.8])
+    shade(main, drawing)
+    head(top, drawing)
     low, high = drawing.limits
     first, last = int(low // 1), int(high // 1) + 1  # what ended later lies outside the plot, and counts in the legend
     seconds = list(range(first, last))
     edges = [*seconds, last]
     floor = [0.0] * len(seconds)
-    ended = Counter((point.outcome, drawing.late(point), int(point.end_s // 1)) for point in drawing.points)
+    ended = drawing.ended()
     for name, late in ((name, late) for name in STYLE for late in (False, True)):
-        heights = [float(ended[name, late, second]) for second in seconds]
+        heights = [float(ended.get((name, late, second), 0)) for second in seconds]
         if not any(heights):
             continue
         tops = [below + height for below, height in zip(floor, heights, strict=True)]
-        number = sum(1 for point in drawing.points if point.outcome == name and drawing.late(point) == late)
-        _layer(main, edges, floor, tops, name, late=late, number=number)
+        _layer(main, edges, floor, tops, name, late=late, number=drawing.counts[name, late])
         floor = tops
-    offered = Counter(int(point.at_s // 1) for point in drawing.points)
-    begun = [float(offered[second]) for second in seconds]
+    offered = drawing.offered()
+    begun = [float(offered.get(second, 0)) for second in seconds]
     main.stairs(
         begun, edges, baseline=None, color="#000000", linewidth=1.0, gid="offered", label="offered (arrivals begun)"
     )
@@ -178,7 +106,7 @@ def outcomes(drawing: Drawing) -> Figure:
                      label=f"planned {drawing.rate_per_s:g}/s")  # fmt: skip
     main.set_ylim(bottom=0)
     main.set_ylabel("arrivals per second")
-    _foot(main, drawing, "bars: ended in that second")
+    foot(main, drawing, "bars: ended in that second")
     return figure
 
 
@@ -187,9 +115,9 @@ def _layer(
 ) -> None:
     """Draw one layer of the stack."""
     colour, word = STYLE[name][0], f"{name}, late" if late else name
-    face = LATE[name] if late else colour
-    axes.stairs(tops, edges, baseline=floor, fill=True, facecolor=face, edgecolor=colour, linewidth=0,
-                    hatch="////" if late else None, gid=f"outcome-{word.replace(', ', '-')}",
+    face, edge = (LATE[name], colour) if late else (colour, "#ffffff")
+    axes.stairs(tops, edges, baseline=floor, fill=True, facecolor=face, edgecolor=edge, linewidth=0,
+                    hatch="////" if late else HATCHES.get(name), gid=f"outcome-{word.replace(', ', '-')}",
                     label=f"{word} ({number:,})")  # fmt: skip
 
 
@@ -210,9 +138,9 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _canvas(heights_in: list[float]) -> tuple[Figure, list[Axes]]:
+def canvas(heights_in: list[float], foot_in: float = 0.95) -> tuple[Figure, list[Axes]]:
     """Return a figure of axes that share time: names of phases and marks on top, the plot at the bottom."""
-    foot_in, air_in = 0.95, 0.06
+    air_in = 0.06
     height_in = sum(heights_in) + foot_in + air_in
     figure = Figure(figsize=(WIDTH_IN, height_in))
     axes = list(figure.subplots(len(heights_in), 1, sharex=True, height_ratios=heights_in))
@@ -226,7 +154,8 @@ def _canvas(heights_in: list[float]) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _shade(axes: Axes, drawing: Drawing) -> None:
+def shade(axes: Axes, drawing: Drawing) -> None:
+    """Shade the phases and draw the line of each mark."""
     _shade_phases(axes, drawing)
     for mark in drawing.marks:
         axes.axvline(mark.at_s, color="#222222", linewidth=0.9, linestyle=_dash(mark), zorder=3, gid=_mark_id(mark))
@@ -291,15 +220,15 @@ def _space(at_s: float, width_s: float, left: bool, taken: list[_Taken]) -> tupl
     return _Taken(begin_s, end_s, row, at_s), crossed
 
 
-def _head_in(drawing: Drawing) -> float:
+def head_in(drawing: Drawing) -> float:
     """Return the height of the head: a row of phase names and the rows of labels."""
     return ROW_IN * (1.6 + max((row + 1 for _, _, row, _ in _labels(drawing)), default=0))
 
 
-def _head(axes: Axes, drawing: Drawing) -> None:
+def head(axes: Axes, drawing: Drawing) -> None:
     """Write phase names, then the marks in as many rows as they need not to overlap."""
     _shade_phases(axes, drawing)
-    rows = _head_in(drawing) / ROW_IN
+    rows = head_in(drawing) / ROW_IN
     axes.set_ylim(0, rows)
     axes.set_yticks([])
     low, high = drawing.limits
@@ -315,13 +244,13 @@ def _head(axes: Axes, drawing: Drawing) -> None:
                   va="center", fontsize=8, parse_math=False, zorder=4)  # fmt: skip
 
 
-def _strip(axes: Axes, points: Sequence[Point], failed: list[str]) -> None:
+def _strip(axes: Axes, points: pl.DataFrame, failed: list[str], drawing: Drawing) -> None:
     """Draw one row of ticks for each kind of failure."""
     axes.set_ylim(len(failed) - 0.5, -0.5)
-    axes.set_yticks(range(len(failed)), [f"{name} ({_count(points, name)})" for name in failed])
+    axes.set_yticks(range(len(failed)), [f"{name} ({drawing.number(name):,})" for name in failed])
     axes.tick_params(left=False, labelsize=8)
     for row, name in enumerate(failed):
-        at = [point.at_s for point in points if point.outcome == name]
+        at = points.filter(pl.col("outcome") == name)["at_s"].to_list()
         axes.get_yticklabels()[row].set_color(STYLE[name][0] if name != "cancelled" else "#666666")
         _scatter(axes, at, [float(row)] * len(at), name, len(at))
 
@@ -334,23 +263,22 @@ def _scatter(axes: Axes, x: list[float], y: list[float], name: str, number: int)
               zorder=2)  # fmt: skip
 
 
-def _count(points: Sequence[Point], name: str) -> int:
-    return sum(1 for point in points if point.outcome == name)
-
-
-def _seconds(value: float, _position: object = None) -> str:
+def short_seconds(value: float, _position: object = None) -> str:
+    """Return seconds as a tick says them."""
     return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
 
 
-def _latency_ticks(axes: Axes) -> None:
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(_seconds))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.grid(axis="y", color="#d0d0d0", linewidth=0.5, zorder=1)
-    axes.set_axisbelow(True)
+def log_seconds(axis: Axis) -> None:
+    """Label a log axis of times as people say them, with a light grid."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(short_seconds))
+    axis.set_minor_locator(NullLocator())
+    axis.grid(True, color="#d0d0d0", linewidth=0.5, zorder=1)
+    axis.axes.set_axisbelow(True)
 
 
-def _foot(axes: Axes, drawing: Drawing, note: str) -> None:
+def foot(axes: Axes, drawing: Drawing, note: str) -> None:
+    """Write below the lowest plot what time counts from, and the legend."""
     axes.set_xlim(*drawing.limits)
     axes.set_xlabel(f"seconds from {drawing.origin}; {note}", fontsize=9)
     root = axes.get_figure(root=True)
@@ -361,7 +289,7 @@ def _foot(axes: Axes, drawing: Drawing, note: str) -> None:
         axes.legend(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.42 / height_in),
-            ncols=5,
+            ncols=5 if len(handles) <= 10 else 6,
             fontsize=8,
             frameon=False,
             markerscale=1.6,

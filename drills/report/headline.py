@@ -11,6 +11,9 @@ from drills.report.facts import Facts
 from drills.report.follows import cause_of
 from drills.report.lessons import label
 
+#: Of more failing checks than these the summary gives the names alone; the verdict's table has their reasons.
+CAUSES_MAX = 3
+
 
 def summary(facts: Facts) -> list[str]:
     """Return three sentences: what was done, what users saw, what came of it."""
@@ -122,7 +125,8 @@ def _why(facts: Facts, verdict: str) -> str:
         reasons = "; ".join(prose(gate.broken) for gate in broken)
         return f": the measurement was not valid ({reasons}){_apart(facts, broken[0].name == validity.COMPLETED)}"
     made = [check for check in facts.checks if check.get("verdict") == verdict]
-    causes = [_cause(check, made) for check in made if cause_of(check, made) is None]
+    alone = [check for check in made if cause_of(check, made) is None]
+    causes = [_cause(check, made) if n < CAUSES_MAX else code(label(check)) for n, check in enumerate(alone)]
     reason = facts.verdict.get("reason")
     return f", by {words.listed(causes)}" if causes else f" ({prose(reason)})" if reason else ""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -16,6 +18,7 @@ from drills.report.facts import Facts
 from drills.strictjson import is_number
 
 WINDOW_S = 10.0
+MINUTE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,9 @@ class Quantile:
 
 
 def quantiles(facts: Facts) -> list[Quantile]:
-    """Return p50 and p99 of TTFT and E2E for the baseline and fault cohorts."""
+    """Return p50 and p99 of TTFT, longest gap and E2E for the baseline and fault cohorts."""
     rows = []
-    for metric in ("ttft", "e2e"):
+    for metric in ("ttft", "max_gap", "e2e"):
         for quantile in (0.5, 0.99):
             rows += [quantile_of(facts, cohort, metric, quantile) for cohort in ("baseline", "fault")]
     return rows
@@ -41,21 +44,31 @@ def quantiles(facts: Facts) -> list[Quantile]:
 
 def quantile_of(facts: Facts, cohort: str, metric: str, quantile: float) -> Quantile:
     """Return one quantile; failed requests count as infinitely slow."""
-    ordered = facts.cohorts[cohort][metric].sort().to_list()
+    ordered = _ordered(facts, cohort, metric)
     value = stats.nearest_rank(ordered, quantile)
-    interval = stats.quantile_interval(ordered, quantile) if ordered else None
+    interval = stats.quantile_interval(ordered, quantile) if len(ordered) else None
     return Quantile(cohort, metric, quantile, value, len(ordered), interval)
 
 
+def _ordered(facts: Facts, cohort: str, metric: str) -> Sequence[float]:
+    values = facts.cohorts[cohort][metric]
+    return facts.evidence.once(f"{metric} of {cohort}, ordered", lambda: array("d", values.sort()))
+
+
 def by_outcome(facts: Facts) -> dict[str, dict[str, int]]:
-    """Return outcome (with the class of errors) → cohort → number of arrivals, in the order of the model."""
+    """Return outcome, with the class of its error → cohort → number of arrivals, in the order of the model."""
+    return {label_of(key): counts for key, counts in by_class(facts).items()}
+
+
+def by_class(facts: Facts) -> dict[tuple[str, str], dict[str, int]]:
+    """Return (outcome, class of error) → cohort → number of arrivals, in the order of the model."""
     groups = {**facts.cohorts, "whole run": facts.evidence.measured}
     counted: dict[str, dict[tuple[str, str], int]] = {}
     for name, frame in groups.items():
         rows = frame.group_by("outcome", pl.col("error").fill_null("")).len().rows()
         counted[name] = {(str(outcome), str(error)): number for outcome, error, number in rows}
     keys = sorted({key for counter in counted.values() for key in counter}, key=_order)
-    return {label_of(key): {name: counter.get(key, 0) for name, counter in counted.items()} for key in keys}
+    return {key: {name: counter.get(key, 0) for name, counter in counted.items()} for key in keys}
 
 
 def label_of(key: tuple[str, str]) -> str:
@@ -93,23 +106,29 @@ def streams(facts: Facts) -> Streams | None:
 
 @dataclass(frozen=True)
 class Window:
-    """The worst ten seconds: begin (seconds from the zero), arrivals and violations in it."""
+    """The worst seconds of a run: begin (seconds from the zero), arrivals and violations in them."""
 
     begin_s: float
     n: int
     violations: int
 
 
-def worst_window(facts: Facts) -> Window | None:
-    """Return the ten seconds with the largest share of violations after the zero, by intended start."""
-    after = facts.evidence.measured.filter(pl.col("intended") >= facts.zero).sort("intended")
+def worst_window(facts: Facts, span_s: float = WINDOW_S) -> Window | None:
+    """Return the stretch of that length with the largest share of violations after the zero, by intended start."""
+    found: Window | None = facts.evidence.once(f"worst {span_s:g} s", lambda: _worst_window(facts, span_s))
+    return found
+
+
+def _worst_window(facts: Facts, span_s: float) -> Window | None:
+    frame = facts.evidence.measured.lazy().filter(pl.col("intended") >= facts.zero)
+    after = frame.select("intended", "violation").collect().sort("intended")
     if after.is_empty():
         return None
-    times = (after["intended"] - facts.zero).to_list()
-    sums = [0, *after["violation"].cast(pl.Int64).cum_sum().to_list()]
+    times = array("d", after["intended"] - facts.zero)
+    sums = array("q", [0, *after["violation"].cast(pl.Int64).cum_sum()])
     best: Window | None = None
-    for second in range(int(max(times[-1] - WINDOW_S, 0)) + 1):
-        low, high = bisect_left(times, second), bisect_left(times, second + WINDOW_S)
+    for second in range(int(max(times[-1] - span_s, 0)) + 1):
+        low, high = bisect_left(times, second), bisect_left(times, second + span_s)
         window = Window(float(second), high - low, sums[high] - sums[low])
         if window.n and (best is None or window.violations * best.n > best.violations * window.n):
             best = window

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from drills.model import Json, Verdict
 from drills.report import impact, words
@@ -41,13 +42,13 @@ def number(value: object) -> float | None:
     return float(value) if known and isinstance(value, int | float) else None
 
 
-def measured(check: Json) -> str:
+def measured(check: Json, show: Callable[[object], str] = prose) -> str:
     """Return value and bound in words; of a count the check's own words, which say of what."""
     unit = str(check.get("unit") or "")
     if unit == "count" and check.get("reason"):
-        return prose(check["reason"])
+        return show(check["reason"])
     value, bound = words.quantity(check.get("value"), unit), words.quantity(check.get("bound"), unit)
-    return prose(value) if check.get("bound") is None else f"{prose(value)} (bound {prose(bound)})"
+    return show(value) if check.get("bound") is None else f"{show(value)} (bound {show(bound)})"
 
 
 def _with(facts: Facts, verdict: Verdict) -> list[Json]:
@@ -64,14 +65,14 @@ def well(facts: Facts) -> list[str]:
     return [f"{code(label(c))}: {measured(c)}" for c in _with(facts, Verdict.PASS) if not _narrow(c)]
 
 
-def failed(check: Json) -> str:
+def failed(check: Json, show: Callable[[object], str] = prose) -> str:
     """Return what a failing check found: its reason, and the value where that is what broke the bound."""
     value, bound, reason = number(check.get("value")), number(check.get("bound")), check.get("reason")
     if not reason:
-        return measured(check)
+        return measured(check, show)
     # A value may lie within its bound and something else have failed: an alert that fired in time and never ended.
     broke = check.get("unit") == "s" and value is not None and bound is not None and value > bound
-    return f"{measured(check)}; {prose(reason)}" if broke else prose(reason)
+    return f"{measured(check, show)}; {show(reason)}" if broke else show(reason)
 
 
 def badly(facts: Facts) -> list[str]:
@@ -85,12 +86,15 @@ def badly(facts: Facts) -> list[str]:
 
 
 def lucky(facts: Facts) -> list[str]:
-    """Return narrow passes, idle victims and degraded answers."""
+    """Return narrow passes, what could not be judged, idle victims and degraded answers."""
     lines = []
     for check in _with(facts, Verdict.PASS):
         left = margin(check)
         if left is not None and left < MARGIN_MIN:
             lines.append(f"{code(label(check))} passed with {words.share(max(left, 0.0))} to spare: {measured(check)}")
+    unknown = [code(label(check)) for check in _with(facts, Verdict.INCONCLUSIVE)]
+    if unknown:
+        lines.append(f"nobody knows whether what could not be judged would have held: {words.listed(unknown)}")
     seen = impact.streams(facts)
     if seen and facts.victims and seen.in_flight == 0:
         lines.append("the victim was idle at the injection: no stream was in flight on it")

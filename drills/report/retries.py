@@ -8,6 +8,7 @@ import polars as pl
 
 from drills import stats
 from drills.checks.amplification import HEALTH_CHECKS, PLACES, Attempts
+from drills.checks.amplification import attempts_of as counted
 from drills.model import Json, Outcome, Phase
 from drills.report import words
 from drills.report.escape import prose
@@ -26,11 +27,22 @@ def attempts_of(facts: Facts) -> Attempts:
     """Return the run's attempts, counted as the checks of this run count them."""
     params: Json = next((item["params"] for item in facts.planned("checks") if item["name"] == "retry_storm"), {})
     rate = params.get("health_checks", HEALTH_CHECKS)
-    return Attempts(facts.evidence, float(rate) if is_number(rate) and rate >= 0 else None)
+    return counted(facts.evidence, float(rate) if is_number(rate) and rate >= 0 else None)
 
 
-def rows(facts: Facts, attempts: Attempts) -> list[list[str]]:
-    """Return attempts per request at each place: in the baseline, in the fault, in the worst ten seconds."""
+@dataclass(frozen=True)
+class Ratio:
+    """Attempts per request at a place: in the baseline, in the fault, in the worst ten seconds (from `worst_s` on)."""
+
+    place: str
+    before: float | None
+    during: float | None
+    worst: float | None
+    worst_s: float | None  # from the injection
+
+
+def ratios(facts: Facts, attempts: Attempts) -> list[Ratio]:
+    """Return attempts per request at each place; nothing without an injection."""
     span, hit = facts.phase(Phase.FAULT), facts.hit
     if hit is None or span is None:
         return []
@@ -39,12 +51,21 @@ def rows(facts: Facts, attempts: Attempts) -> list[list[str]]:
     found = []
     for place in PLACES:
         before = attempts.baseline.ratio(place) if attempts.baseline else None
-        known = [(ratio, count) for count in windows if (ratio := count.ratio(place)) is not None]
-        worst = max(known, key=lambda one: one[0], default=None)
-        most = f"{words.ratio(worst[0])} from {words.offset(worst[1].begin - hit)}" if worst else words.NO_DATA
-        source = "`requests.ndjson`" if place == "client" else prose(attempts.source or "nobody counted them")
-        found.append([_PLACES[place], words.ratio(before), words.ratio(during.ratio(place)), most, source])
+        known = [(ratio, count.begin - hit) for count in windows if (ratio := count.ratio(place)) is not None]
+        worst, since = max(known, key=lambda one: one[0], default=(None, None))
+        found.append(Ratio(place, before, during.ratio(place), worst, since))
     return found
+
+
+def rows(facts: Facts, attempts: Attempts) -> list[list[str]]:
+    """Return attempts per request at each place as a table."""
+    return [_row(attempts, one) for one in ratios(facts, attempts)]
+
+
+def _row(attempts: Attempts, one: Ratio) -> list[str]:
+    most = words.NO_DATA if one.worst is None else f"{words.ratio(one.worst)} from {words.offset(one.worst_s)}"
+    source = "`requests.ndjson`" if one.place == "client" else prose(attempts.source or "nobody counted them")
+    return [_PLACES[one.place], words.ratio(one.before), words.ratio(one.during), most, source]
 
 
 def lines(facts: Facts, attempts: Attempts) -> list[str]:
@@ -52,18 +73,43 @@ def lines(facts: Facts, attempts: Attempts) -> list[str]:
     return [*_cost(facts, attempts), *_instead(facts)]
 
 
-def _cost(facts: Facts, attempts: Attempts) -> list[str]:
+@dataclass(frozen=True)
+class Cost:
+    """Attempts beyond one for each arrival of the fault; None where nobody counted them."""
+
+    arrivals: int
+    client: int
+    primaries: int | None
+    fallbacks: int
+    swallowed: float | None  # by a rule in the network, of those at the primaries
+
+
+def cost(facts: Facts, attempts: Attempts) -> Cost | None:
+    """Return what retries cost in attempts; None without an injection."""
     span, hit = facts.phase(Phase.FAULT), facts.hit
     if hit is None or span is None:
-        return []
+        return None
     during = attempts.count(hit, max(hit, span.end))
-    told = f"{during.client - during.arrivals:,} by the client"
-    if during.engine is not None:
-        told += f", {max(0, round(during.engine) - during.arrivals):,} at the primaries"
-    swallowed = f", {round(during.swallowed):,} of them swallowed by the network" if attempts.rules else ""
-    beside = f"; besides, {words.count(during.fallback, 'attempt')} at fallback replicas" if during.fallback else ""
+    return Cost(
+        arrivals=during.arrivals,
+        client=during.client - during.arrivals,
+        primaries=None if during.engine is None else max(0, round(during.engine) - during.arrivals),
+        fallbacks=during.fallback,
+        swallowed=during.swallowed if attempts.rules else None,
+    )
+
+
+def _cost(facts: Facts, attempts: Attempts) -> list[str]:
+    found = cost(facts, attempts)
+    if found is None:
+        return []
+    told = f"{found.client:,} by the client"
+    if found.primaries is not None:
+        told += f", {found.primaries:,} at the primaries"
+    swallowed = "" if found.swallowed is None else f", {round(found.swallowed):,} of them swallowed by the network"
+    beside = f"; besides, {words.count(found.fallbacks, 'attempt')} at fallback replicas" if found.fallbacks else ""
     unknown = f"; {prose(attempts.unknown)}" if attempts.unknown else ""
-    beyond = f"beyond one attempt for each of {words.count(during.arrivals, 'arrival')} in the fault"
+    beyond = f"beyond one attempt for each of {words.count(found.arrivals, 'arrival')} in the fault"
     return [f"Cost of retries, {beyond}: {told}{swallowed}{beside}{unknown}."]
 
 

@@ -1,4 +1,4 @@
-"""A run's postmortem: its folder → postmortem.md and two figures beside it.
+"""A run's postmortem: its folder → postmortem.md, postmortem.json and the figures beside them.
 
 Pure and offline: the same files give the same bytes. `notes.md`, where people write, is included and never written.
 """
@@ -7,43 +7,76 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from drills import files
-from drills.evidence import at
-from drills.model import Phase
-from drills.report import actions, detection, figures, headline, lessons, retries, sections, stages, validity, words
+from drills.errors import UsageError
+from drills.evidence import Evidence
+from drills.report import (
+    budget,
+    compose,
+    detection,
+    drilled,
+    factors,
+    figures,
+    headline,
+    lessons,
+    pictures,
+    response,
+    retries,
+    sections,
+    stages,
+    todo,
+    validity,
+    waste,
+    words,
+)
 from drills.report.escape import code, prose, visible
 from drills.report.facts import Facts
 from drills.report.source import read
 
 POSTMORTEM = "postmortem.md"
+MACHINE = "postmortem.json"
 NOTES = "notes.md"
-#: Alternative texts of figures name every phase and mark.
-ALT_MAX = 600
 
 
-def write(folder: Path | str) -> Path:
+def write(folder: Path | str, seen: Evidence | None = None, tz: str | None = None) -> Path:
     """Write the postmortem and its figures into a run folder and return its path; raises DrillError."""
     folder = Path(folder)
-    made = render(folder)
+    made = render(folder, seen, tz)
     for name, content in made.items():
         files.write(folder / name, content)
     return folder / POSTMORTEM
 
 
-def render(folder: Path | str) -> dict[str, bytes]:
-    """Return the files of the report by name, without writing any; raises DrillError."""
+def render(folder: Path | str, seen: Evidence | None = None, tz: str | None = None) -> dict[str, bytes]:
+    """Return the files of the report by name, without writing any; raises DrillError.
+
+    `seen`: the folder's evidence, where it was read already; `tz`: the reader's time zone, beside UTC.
+    """
     folder = Path(folder)
-    facts = Facts(read(folder))
-    drawing = drawn(facts)
-    text = _template().render(view(facts, drawing, _notes(folder)))
+    facts = Facts(read(folder, seen))
+    drawing = pictures.drawn(facts)
+    shown = {"users": pictures.impact(facts, drawing), "replicas": pictures.replicas(facts, drawing)}
+    every = [picture for group in shown.values() for picture in group]
+    text = _template().render(view(facts, _notes(folder), zone_of(tz)) | {"pictures": shown})
     return {
         POSTMORTEM: (text.rstrip("\n") + "\n").encode(),
-        "latency.svg": figures.svg(figures.latency(drawing)),
-        "outcomes.svg": figures.svg(figures.outcomes(drawing)),
+        MACHINE: compose.encode(compose.postmortem(facts, every, tz)),
+        **{picture.file: figures.svg(picture.draw()) for picture in every},
     }
+
+
+def zone_of(tz: str | None) -> ZoneInfo | None:
+    """Return the reader's time zone; raises UsageError for a name that no zone has."""
+    if not tz:
+        return None
+    try:
+        return ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(f"--tz {tz}: no time zone of that name; write one such as Europe/Berlin") from None
 
 
 def _template() -> Any:
@@ -68,25 +101,49 @@ def _notes(folder: Path) -> str:
     )
 
 
-def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
+def _todo(items: dict[str, Any], judged: bool) -> str:
+    """Say how much is to be done, by how many nobodies, and where it stands."""
+    rows, header = items["actions"], items["actions_header"]
+    if not rows:
+        return "nothing that this run found." if judged else "nobody knows yet: nothing was judged."
+    told = f"[{words.count(len(rows), 'action item')}](#action-items)"
+    lonely = sum(row[header.index("owner")] in todo.NOBODY for row in rows) if "owner" in header else 0
+    return f"{told}, {lonely} of them without an owner." if lonely else f"{told}."
+
+
+def _repeat(facts: Facts) -> str:
+    command = facts.header.get("command")
+    text = " ".join(str(word) for word in command) if isinstance(command, list) else command
+    return code(text) if text else words.NO_DATA
+
+
+def view(facts: Facts, notes: str, zone: ZoneInfo | None = None) -> dict[str, Any]:
     """Return everything the template shows."""
-    rows, cut = sections.timeline_rows(facts)
-    attempts = retries.attempts_of(facts)
+    rows, cut = sections.timeline_rows(facts, zone)
+    attempts, items = retries.attempts_of(facts), todo.view(facts)
     return {
         **_head(facts),
-        **_captions(facts, drawing),
         "summary": headline.summary(facts),
         "checks": sections.check_rows(facts),
         "metrics": sections.metric_rows(facts),
         "outcomes": sections.outcome_rows(facts),
         "latencies": sections.latency_rows(facts),
-        "impact": [*sections.impact_lines(facts), *retries.lines(facts, attempts)],
+        "impact": [
+            *sections.impact_lines(facts),
+            *budget.lines(facts),
+            *retries.lines(facts, attempts),
+            *waste.lines(facts, attempts),
+        ],
         "amplification": retries.rows(facts, attempts),
         "timeline": rows,
         "timeline_cut": cut,
+        "timeline_header": sections.timeline_header(zone),
+        "clocks": sections.clocks(facts),
         "alerts": detection.alert_rows(facts),
         "no_alerts": detection.no_alerts(facts),
         "detection": detection.lines(facts),
+        "deeds": response.rows(facts),
+        "response": response.lines(facts),
         "downtime": sections.stage_rows(facts, stages.downtime(facts)),
         "no_downtime": "a control: no effect is claimed" if facts.control else "no data: nothing was injected",
         "gpu_steps": sections.stage_rows(facts, stages.gpu_reset(facts)),
@@ -94,8 +151,12 @@ def view(facts: Facts, drawing: figures.Drawing, notes: str) -> dict[str, Any]:
         "well": lessons.well(facts),
         "badly": lessons.badly(facts),
         "lucky": lessons.lucky(facts),
-        "actions": [sections.action_row(action) for action in actions.actions(facts)],
-        "no_actions": actions.none(facts),
+        "factors": factors.factors(facts),
+        "deviations": factors.deviations(facts),
+        "drilled": drilled.rows(facts),
+        **items,
+        "todo": _todo(items, bool(facts.checks)),
+        "repeat": _repeat(facts),
         "judged": bool(facts.checks),
         "validity": validity.gate_rows(facts),
         "limits": validity.limits(facts),
@@ -135,59 +196,3 @@ def unfinished(facts: Facts) -> str:
         return ""
     reason = end.data.get("reason")
     return f"{prose(end.data.get('status'))}" + (f", {prose(reason)}" if reason else "")
-
-
-def drawn(facts: Facts) -> figures.Drawing:
-    """Return what the figures show."""
-    columns = ("intended", "end", "outcome", "first_token")
-    points = []
-    for intended, end, outcome, first in facts.evidence.requests.select(columns).rows():
-        if intended is None:
-            continue
-        ttft = None if first is None else first - intended
-        points.append(figures.Point(intended - facts.zero, (end or intended) - facts.zero, str(outcome), ttft))
-    rate = ((facts.experiment.get("load") or {}).get("arrivals") or {}).get("rate")
-    return figures.Drawing(
-        points=points,
-        phases=[figures.Span(p.name, p.begin - facts.zero, p.end - facts.zero) for p in facts.phases],
-        marks=_marks(facts),
-        sla_ttft_s=facts.sla_ttft_s,
-        rate_per_s=float(rate) if isinstance(rate, int | float) else None,
-        origin=facts.zero_name,
-    )
-
-
-def _marks(facts: Facts) -> list[figures.Mark]:
-    marks = [figures.Mark("injection", 0.0)] if facts.hit is not None else []
-    off = [at(event) for event in facts.of("proof.off") if event.data.get("ok") is True]
-    if facts.hit is not None and off:
-        marks.append(figures.Mark("off", max(off) - facts.zero))
-    served = [stage.at for stage in stages.downtime(facts) if stage.name == "first good completion"]
-    marks += [figures.Mark("replica back", moment - facts.zero) for moment in served if moment is not None]
-    alerts = detection.marks(facts)
-    return marks + [figures.Mark(name, moment - facts.zero) for name, moment in alerts]
-
-
-def _captions(facts: Facts, drawing: figures.Drawing) -> dict[str, str]:
-    total = len(drawing.points)
-    bad = sum(1 for point in drawing.points if point.outcome not in figures.GOOD)
-    shown = figures.thin(drawing.points)
-    phases = ", ".join(span.name for span in drawing.phases) or "none"
-    thinned = f" Thinned: {len(shown):,} of {total:,} points are drawn, failures first." if len(shown) < total else ""
-    marks = ", ".join(f"{mark.name} {mark.at_s:+.1f} s" for mark in drawing.marks) or "none"
-    fault = facts.phase(Phase.FAULT)
-    span = f" The fault phase ends at {words.offset(fault.end - facts.zero)}." if fault else ""
-    scatter = f"Scatter of time to first token by time: {total:,} arrivals, {bad:,} of them failed."
-    late = sum(1 for point in drawing.points if drawing.late(point))
-    after = (
-        f", {late:,} of them later than the SLA of {words.seconds(facts.sla_ttft_s)} to the first token" if late else ""
-    )
-    stack = f"How the arrivals of each second ended, stacked: {total - bad:,} of {total:,} were answered{after}."
-    bars = "Bars: arrivals by the second in which they ended."
-    hatched = " Hatched: answered, the first token later than the SLA allows." if late else ""
-    return {
-        "latency_alt": prose(f"{scatter} Phases: {phases}. Marks: {marks}.", ALT_MAX),
-        "latency_caption": f"Time to first token, log scale; each kind of failure has a row of its own.{span}{thinned}",
-        "outcomes_alt": prose(f"{stack} The line is the load offered. Phases: {phases}.", ALT_MAX),
-        "outcomes_caption": f"{bars} Line: arrivals begun in that second.{hatched}",
-    }

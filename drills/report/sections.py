@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from zoneinfo import ZoneInfo
+
 from drills.model import Json
 from drills.report import headline, impact, lessons, stages, words
-from drills.report.actions import Action
 from drills.report.escape import code, prose
 from drills.report.facts import Facts, references
 from drills.report.timeline import timeline
+from drills.strictjson import is_number
 
 Row = list[str]
 NO_DATA = words.NO_DATA
@@ -77,8 +79,8 @@ def outcome_rows(facts: Facts) -> list[Row]:
 
 
 def latency_rows(facts: Facts) -> list[Row]:
-    """Return p50 and p99 of TTFT and E2E by cohort."""
-    names = {"ttft": "time to first token", "e2e": "whole answer"}
+    """Return p50 and p99 of TTFT, longest gap and E2E by cohort."""
+    names = {"ttft": "time to first token", "max_gap": "longest gap in an answer", "e2e": "whole answer"}
     rows = []
     for q in impact.quantiles(facts):
         interval = words.between(*q.interval, "s") if q.interval else NO_DATA
@@ -92,18 +94,22 @@ def impact_lines(facts: Facts) -> list[str]:
     lines = []
     if not facts.control:
         lines.append(f"Streams: {headline.streams(facts)} (`ledger.ndjson`, `requests.ndjson`).{_reached(facts)}")
-    worst = impact.worst_window(facts)
-    if worst:
-        rate = words.share(worst.violations / worst.n)
-        bound = f"the SLA of {words.seconds(facts.sla_ttft_s)} to the first token"
-        broke = f"{worst.violations} of {worst.n} arrivals ({rate}) broke {bound}"
-        lines.append(f"Worst 10 s: from {words.offset(worst.begin_s)}, {broke} (`requests.ndjson`).")
-    else:
-        lines.append("Worst 10 s: no data.")
+    for name, span_s in (("Worst 10 s", impact.WINDOW_S), ("Worst minute", impact.MINUTE_S)):
+        lines.append(_worst(facts, name, span_s))
     answers, begun = impact.degraded(facts, "fault")
     lines.append(f"Degraded answers: {answers:,} of {begun:,} begun after the injection (`requests.ndjson`)." if begun
                  else "Degraded answers: no data.")  # fmt: skip
     return lines
+
+
+def _worst(facts: Facts, name: str, span_s: float) -> str:
+    worst = impact.worst_window(facts, span_s)
+    if worst is None:
+        return f"{name}: no data."
+    rate = words.share(worst.violations / worst.n)
+    bound = f"the SLA of {words.seconds(facts.sla_ttft_s)} to the first token"
+    broke = f"{worst.violations} of {worst.n} arrivals ({rate}) broke {bound}"
+    return f"{name}: from {words.offset(worst.begin_s)}, {broke} (`requests.ndjson`)."
 
 
 def _reached(facts: Facts) -> str:
@@ -122,11 +128,35 @@ def _reached(facts: Facts) -> str:
 # ---- time ---------------------------------------------------------------------------------------------
 
 
-def timeline_rows(facts: Facts) -> tuple[list[Row], str]:
+def timeline_header(zone: ZoneInfo | None) -> Row:
+    """Return the header of the timeline, with the reader's zone beside UTC where there is one."""
+    return ["UTC", *([prose(zone.key)] if zone else []), "offset", "what", "source"]
+
+
+def timeline_rows(facts: Facts, zone: ZoneInfo | None) -> tuple[list[Row], str]:
     """Return the timeline and a word on what was left out."""
     lines, surplus = timeline(facts)
-    rows = [[words.clock(facts.wall(line.mono)), offset(facts, line.mono), line.what, line.source] for line in lines]
+    rows = [[*_when(facts.wall(line.mono), zone), offset(facts, line.mono), line.what, line.source] for line in lines]
     return rows, words.count(surplus, "line") if surplus else ""
+
+
+def _when(wall: float, zone: ZoneInfo | None) -> Row:
+    return [words.clock(wall), *([words.clock(wall, zone)] if zone else [])]
+
+
+def clocks(facts: Facts) -> str:
+    """Say whose clock the times are of, and by how much another one may differ."""
+    told = ["Times are of the clock of the machine that drove the run."]
+    offsets = (facts.header.get("clock") or {}).get("offsets") or {}
+    told += [
+        f"The clock of {code(host)} was {words.seconds(abs(value))} {'ahead' if value > 0 else 'behind'}."
+        for host, value in (sorted(offsets.items()) if isinstance(offsets, dict) else ())
+        if is_number(value) and value
+    ]
+    error_s = facts.evidence.ledger_error_s
+    if error_s:
+        told.append(f"Those of `ledger.ndjson` are of other machines and may be wrong by {words.seconds(error_s)}.")
+    return " ".join(told)
 
 
 def stage_rows(facts: Facts, reached: list[stages.Stage]) -> list[Row]:
@@ -147,8 +177,3 @@ def uptime_line(facts: Facts) -> str:
     boot = {True: "same boot id", False: "**another boot id**", None: "boot id: no data"}[seen.same_boot]
     before, after = words.seconds(seen.before_s), words.seconds(seen.after_s)
     return f"Uptime of the GPU: {before} before, {after} after the reset; {boot} ({seen.source})."
-
-
-def action_row(action: Action) -> Row:
-    """Return one action item."""
-    return [code(action.id), action.kind, action.what, action.proof]

@@ -29,11 +29,11 @@ class Source:
     torn: list[str]
 
 
-def read(folder: Path) -> Source:
-    """Read a run folder; raises DrillError when it has no journal to report on."""
+def read(folder: Path, seen: Evidence | None = None) -> Source:
+    """Read a run folder, but what was `seen` of it already; raises DrillError without a journal to report on."""
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     torn = [name for name in NEEDED[:4] if _torn(folder / name)]
-    return Source(folder, evidence.read(folder), _verdict(folder / "verdict.json"), missing, torn)
+    return Source(folder, seen or evidence.read(folder), _verdict(folder / "verdict.json"), missing, torn)
 
 
 def _torn(path: Path) -> bool:
@@ -63,7 +63,15 @@ def _verdict(path: Path) -> Json:
 def checksums(folder: Path) -> list[tuple[str, str]]:
     """Return name and sha256 of each file of the run that is there."""
     there = [name for name in FILES if (folder / name).is_file()]
-    return [(name, hashlib.sha256(files.read(folder / name)).hexdigest()) for name in there]
+    return [(name, _digest(folder / name)) for name in there]
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with files.opened(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def find(value: Any, key: str) -> Any:

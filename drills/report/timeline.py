@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import polars as pl
-
+from drills.checks import measures
 from drills.checks.validity import change_words
 from drills.custody import is_wall
 from drills.evidence import at
 from drills.model import Event, Json, Phase
-from drills.report import impact, words
+from drills.report import impact, router, words
 from drills.report.escape import code, prose
 from drills.report.facts import Facts
 
@@ -32,8 +31,13 @@ class Line:
 
 def timeline(facts: Facts) -> tuple[list[Line], int]:
     """Return the lines in order of time, and how many were left out of the middle."""
+    found: tuple[list[Line], int] = facts.evidence.once("timeline", lambda: _timeline(facts))
+    return found
+
+
+def _timeline(facts: Facts) -> tuple[list[Line], int]:
     lines = [Line(at(event), _recovery(facts, event) or sentence(event), _source(event)) for event in facts.events]
-    lines += _from_requests(facts)
+    lines += [*_from_requests(facts), *_from_router(facts), *_in_band(facts)]
     lines.sort(key=lambda line: line.mono)
     surplus = len(lines) - LINES_MAX
     if surplus <= 0:
@@ -79,16 +83,38 @@ def _from_requests(facts: Facts) -> list[Line]:
         first = "degradation open: first request that got a degraded answer in time"
         text = f"{first}, {words.seconds(opened.after_s)} after the first that needed one"
         lines.append(Line(opened.at, text, f"requests.ndjson arrival {opened.arrival}, verdict.json: `degraded`"))
-    broken = facts.evidence.measured.filter((pl.col("intended") >= facts.hit) & pl.col("violation")).sort("intended")
-    if not broken.is_empty():
-        row = broken.row(0, named=True)
-        text = f"first arrival after the injection that broke the SLA ({_outcome(row)})"
-        lines.append(Line(row["intended"], text, f"requests.ndjson arrival {row['arrival']}"))
+    broke = facts.first_violation
+    if broke is not None:
+        text = f"first arrival after the injection that broke the SLA ({_outcome(broke)})"
+        lines.append(Line(broke["intended"], text, f"requests.ndjson arrival {broke['arrival']}"))
     hurt = facts.rebuffed()
+    off_s = facts.evidence.ledger_error_s
+    error = f", ±{words.seconds(off_s)}" if off_s else ""
     for word, row in (("first", hurt[0]), ("last", hurt[-1])) if hurt else ():
         text = f"{word} attempt on {code(row['replica'])} that broke ({prose(row['close'])})"
-        lines.append(Line(row["end"], text, f"ledger.ndjson {code(row['id'])}"))
+        lines.append(Line(row["end"], text, f"ledger.ndjson {code(row['id'])}{error}"))
     return lines
+
+
+def _from_router(facts: Facts) -> list[Line]:
+    """Return how the router saw its workers: health and breakers that changed."""
+    return [
+        Line(
+            change.mono,
+            f"router: {change.what} of {code(change.worker)} is {change.now}, was {change.was}",
+            "samples.ndjson, probe router",
+        )
+        for change in router.changes(facts)
+    ]
+
+
+def _in_band(facts: Facts) -> list[Line]:
+    """Return when traffic was back in its band, where it had left it."""
+    back = measures.recovery(facts.evidence) if facts.hit is not None and not facts.control else None
+    if back is None or back.value_s is None or back.reason or measures.never_out(facts.evidence):
+        return []
+    text = "traffic is back in its band: every 10 s window from here on is in the SLA"
+    return [Line(back.since + back.value_s, text, "requests.ndjson")]
 
 
 def _outcome(record: Json) -> str:

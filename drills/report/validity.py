@@ -11,7 +11,6 @@ from drills.model import Verdict
 from drills.report import words
 from drills.report.escape import code, fence, prose
 from drills.report.facts import Facts, lines_of
-from drills.report.source import checksums
 
 LAB = (
     "The lab was drilled: unless the versions below name a real engine it is an emulator, and the GPUs are a stand-in "
@@ -201,18 +200,16 @@ def command(facts: Facts) -> str:
 
 
 def identity(facts: Facts) -> list[str]:
-    """Return seed, plan and versions."""
+    """Return seed, plan and the program's own version."""
     header, plan = facts.header, facts.evidence.plan
     tool = header.get("tool") or {}
     dirty = ", with uncommitted changes" if tool.get("dirty") else ""
-    lines = [
+    return [
         f"seed {code(header.get('seed', plan.get('seed')))}, plan {code(plan.get('hash'))}",
         f"drill {code(tool.get('version'))}, git {code(tool.get('git'))}{dirty}, Python {code(header.get('python'))}",
     ]
-    versions = header.get("versions") or {}
-    return lines + [f"{prose(name)} {code(version)}" for name, version in sorted(versions.items())]
 
 
 def files(facts: Facts) -> list[list[str]]:
     """Return the run's files with their checksums."""
-    return [[code(name), code(digest)] for name, digest in checksums(facts.source.folder)]
+    return [[code(name), code(digest)] for name, digest in facts.files]

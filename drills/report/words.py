@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 NO_DATA = "no data"
 NEVER = "∞ (no answer)"
@@ -76,9 +76,9 @@ def between(low: float | None, high: float | None, unit: str) -> str:
     return f"{quantity(low, unit)} to {quantity(high, unit)}"
 
 
-def clock(wall: float | None) -> str:
-    """Return UTC wall time (epoch seconds) as hh:mm:ss with milliseconds."""
-    return NO_DATA if wall is None else datetime.fromtimestamp(wall, UTC).strftime("%H:%M:%S.%f")[:-3]
+def clock(wall: float | None, zone: tzinfo = UTC) -> str:
+    """Return wall time (epoch seconds) as hh:mm:ss with milliseconds, in UTC or in another zone."""
+    return NO_DATA if wall is None else datetime.fromtimestamp(wall, zone).strftime("%H:%M:%S.%f")[:-3]
 
 
 def epoch(time: str) -> float:

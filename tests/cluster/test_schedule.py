@@ -218,8 +218,8 @@ def fetched(scheduled: Scheduled) -> tuple[Ran, list[Path]]:
     return ran, sorted((scheduled.folder / "home" / "runs").iterdir())
 
 
-def index(scheduled: Scheduled) -> str:
-    [path] = (scheduled.folder / "home").glob("????-??/index.md")
+def review(scheduled: Scheduled) -> str:
+    [path] = (scheduled.folder / "home").glob("????-??/review.md")
     return path.read_text()
 
 
@@ -236,7 +236,7 @@ def test_a_job_of_the_cronjob_drills_and_its_reports_come_home(scheduled: Schedu
         facts = events(run, "header")[0]["data"]["facts"]
         assert (facts["reach"], facts["cluster"]["context"]) == ("direct", "in-cluster")
         assert (run / "postmortem.md").is_file()
-        assert run.name in index(scheduled)
+        assert run.name in review(scheduled)
     assert list(found) == list(DRILLS), log
     assert {(v["verdict"], v["restored"]) for v in found.values()} == {("pass", "clean")}
     (runs[0] / "notes.md").write_text("What we thought of it.\n")
@@ -258,7 +258,7 @@ def test_a_pod_that_is_ended_puts_everything_back_first(of_the_link: Scheduled) 
     verdict = json.loads((run / "verdict.json").read_text())
     assert (verdict["exit_code"], verdict["restored"]) == (4, "clean")
     assert events(run, "signal")[0]["data"]["signal"] == "SIGTERM"
-    assert "| stopped |" in index(of_the_link)
+    assert "| **stopped** |" in review(of_the_link)
 
 
 def driver_of(pod: str) -> int:
@@ -302,6 +302,6 @@ def test_a_gpu_is_not_reset_on_the_node_of_its_own_driver(with_gpus: Scheduled) 
     [preflight] = events(run, "preflight")
     assert "on that very node" in preflight["data"]["refusals"][0]
     assert events(run, "inject.hit") == []
-    assert f"| refused | unknown | clean | [{run.name.rsplit('-', 1)[1]}]" in index(with_gpus)
+    assert f"| **refused** | unknown | clean | — | [{run.name.rsplit('-', 1)[1]}]" in review(with_gpus)
     assert gpus.as_seen(with_gpus.service) == before
     assert with_gpus.service.left() == []

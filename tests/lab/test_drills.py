@@ -22,6 +22,7 @@ from drills.lab.client import Lab
 from drills.lab.config import LabConfig
 from drills.lab.target import custody
 from drills.probes.prometheus import Prometheus
+from drills.report import pictures
 from tests.lab import labs
 from tests.lab.drilling import Driller, Ran, events, eventually, records
 
@@ -116,7 +117,7 @@ def test_probes_that_only_some_checks_need_ask_the_real_thing(gpu_reset: Ran) ->
 def test_judging_and_reporting_again_give_the_same_bytes(gpu_reset: Ran, drill: Driller, tmp_path: Path) -> None:
     """Offline: with no lab to be found and every connection refused."""
     assert gpu_reset.folder is not None
-    written = ("verdict.json", "postmortem.md", "latency.svg", "outcomes.svg")
+    written = ("verdict.json", "postmortem.md", "postmortem.json", *pictures.FILES)
     before = {name: (gpu_reset.folder / name).read_bytes() for name in written}
     for name in written:
         (gpu_reset.folder / name).unlink()

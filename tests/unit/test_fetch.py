@@ -12,9 +12,12 @@ import pytest
 
 from drills.access import kubeexec
 from drills.access.kubernetes import Api
+from drills.actions import store
 from drills.cluster import fetch
 from drills.errors import Refused
 from drills.model import Completed, Json
+from tests.unit.test_actions_follow import STRICT
+from tests.unit.test_actions_follow import folder as run_that_failed
 
 RUN = "runs/20261101T020000Z-pod-kill-0a1b2c3d"
 OPEN = "runs/20261101T030000Z-noop-0a1b2c3e"
@@ -39,7 +42,7 @@ class Volume:
         (self.there / MONTH).mkdir()
         record = {"began": "2026-11-01T02:00:00Z", "target": "t", "drills": [{"drill": "gpu-reset", "why": "no GPU"}]}
         (self.there / MONTH / "20261101T020000Z-t.json").write_text(json.dumps(record))
-        (self.there / MONTH / "index.md").write_text("# Of another machine\n")
+        (self.there / MONTH / "review.md").write_text("# Of another machine\n")
 
     def run(self, *where: Any, timeout_s: float, sink: Callable[[bytes], Any] | None = None) -> Completed:
         argv: Sequence[str] = where[-1]
@@ -69,15 +72,25 @@ def test_what_has_a_verdict_comes_home_byte_for_byte(volume: Volume) -> None:
     assert [path.name for path in volume.here.iterdir() if path.name.startswith(".")] == []
 
 
-def test_the_index_is_made_from_what_is_here_now(volume: Volume) -> None:
+def test_the_review_is_made_from_what_is_here_now(volume: Volume) -> None:
     mine = volume.here / "runs" / "20261102T020000Z-noop-0a1b2c3f"
     mine.mkdir(parents=True)
     (mine / "journal.jsonl").write_text("{}\n")
     volume.fetch()
-    text = (volume.here / MONTH / "index.md").read_text()
+    text = (volume.here / MONTH / "review.md").read_text()
     assert mine.name in text
     assert RUN.removeprefix("runs/") in text
-    assert "- `gpu-reset` at `t`, 2026-11-01 02:00 UTC: no GPU" in text
+    assert "**Did not run**: `gpu-reset` at `t`, asked for on 2026-11-01 02:00 UTC: no GPU." in text
+
+
+def test_runs_that_come_home_carry_the_action_items_forward_that_are_here(volume: Volume) -> None:
+    failed = "20261108T100000Z-pod-kill-bbbbbbbb"
+    run_that_failed(volume.there, failed, [STRICT])
+    (volume.there / "actions.yaml").write_text("actions: [of another machine]\n")
+    volume.fetch()
+    [item] = store.read(volume.here)
+    assert (item.opened.run, item.seen) == ("bbbbbbbb", ("bbbbbbbb",))
+    assert "action items: 1 opened; `drill actions list` shows them" in volume.said
 
 
 def test_what_is_here_already_stays_as_it_is(volume: Volume) -> None:

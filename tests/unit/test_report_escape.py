@@ -52,6 +52,23 @@ def test_prose_has_no_markup_of_its_own(text: str) -> None:
     assert tags(f"before {escape.prose(text)} after") == ["<p>", "</p>"]
 
 
+@given(texts, texts)
+def test_a_sentence_with_names_has_code_and_nothing_else(text: str, name: str) -> None:
+    shown = escape.spans(f"{text} {escape.ticked(name)} {text}")
+    assert set(tags(f"before {shown} after")) <= {"<p>", "</p>", "<code>", "</code>"}
+    assert html(f"| a | b |\n| --- | --- |\n| {shown} | x |").count("<td>") == 2
+
+
+@given(texts)
+def test_a_sentence_begins_no_block(text: str) -> None:
+    assert set(tags(f"- {escape.spans(text)}x")) <= {"<ul>", "<li>", "</li>", "</ul>", "<code>", "</code>"}
+
+
+def test_names_in_a_sentence_are_code() -> None:
+    assert escape.spans("Mend `a_b`, not c_d, `") == "Mend `a_b`, not c\\_d, \\`"
+    assert escape.spans(f"see {escape.ticked('a`b')}") == "see `a'b`"
+
+
 @given(texts)
 def test_prose_begins_no_block(text: str) -> None:
     assert tags(f"- {escape.prose(text)}x") == ["<ul>", "<li>", "</li>", "</ul>"]
@@ -70,7 +87,7 @@ def test_a_fence_holds_its_content(text: str) -> None:
 @given(texts)
 @example("\x1b]8;;http://evil\x07")
 def test_nothing_reaches_a_terminal(text: str) -> None:
-    for shown in (escape.code(text), escape.prose(text), escape.ascii_name(text)):
+    for shown in (escape.code(text), escape.prose(text), escape.spans(text), escape.ascii_name(text)):
         assert shown.isprintable() or not shown
 
 
@@ -104,15 +121,18 @@ def test_a_whole_report_with_hostile_names_is_inert(name: str, error: str) -> No
     text = made["postmortem.md"].decode()
     assert all(char.isprintable() or char == "\n" for char in text)
     images = [tag for tag in tags(text) if tag.startswith("<img ")]
-    assert [re.findall(r'src="([^"]*)"', tag) for tag in images] == [["latency.svg"], ["outcomes.svg"]]
+    shown = [figure for tag in images for figure in re.findall(r'src="([^"]*)"', tag)]
+    assert shown == ["latency.svg", "outcomes.svg", "ecdf.svg", "attempts.svg"]
     assert {tag for tag in tags(text) if tag not in images} <= OURS
     assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
-    for figure in ("latency.svg", "outcomes.svg"):
+    for figure in shown:
         ElementTree.fromstring(made[figure])
 
 
 BLOCKS = ("p", "h1", "h2", "strong", "em", "code", "pre", "ul", "li", "table", "thead", "tbody", "tr", "th", "td")
-OURS = {f"<{slash}{tag}>" for slash in ("", "/") for tag in BLOCKS} | {'<code class="language-sh">'}
+OURS = {f"<{slash}{tag}>" for slash in ("", "/") for tag in BLOCKS} | {
+    '<code class="language-sh">', '<a href="#how-to-repeat">', '<a href="#action-items">', "</a>"
+}  # fmt: skip
 
 
 # ---- numbers -------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
+from drills.report import drawing as drawings
 from drills.report import figures
-from drills.report.figures import Drawing, Mark, Point, Span
+from drills.report.drawing import Drawing, Mark, Point, Span, arrivals
 
 PHASES = [Span("warmup", -60, -50), Span("baseline", -50, 0), Span("fault", 0, 60), Span("recovery", 60, 100)]
 MARKS = [Mark("injection", 0), Mark("alert firing", 7.0), Mark("alert notified", 7.6), Mark("off", 60), Mark("end", 99)]
@@ -21,7 +22,7 @@ def drawing(points: list[Point] | None = None, marks: list[Mark] | None = None) 
         Point(4.0, 34.0, "hung", None), Point(5.0, 5.0, "shed", None), Point(99.0, 105.0, "cancelled", None),
     ]  # fmt: skip
     chosen = some if points is None else points
-    return Drawing(chosen, PHASES, MARKS if marks is None else marks, 1.0, 20.0)
+    return Drawing(arrivals(chosen), PHASES, MARKS if marks is None else marks, 1.0, 20.0)
 
 
 def ids(svg: bytes) -> set[str]:
@@ -47,7 +48,7 @@ def test_the_same_drawing_gives_the_same_bytes_without_a_date(draw: type) -> Non
 
 @pytest.mark.parametrize("draw", [figures.latency, figures.outcomes])
 def test_nothing_to_draw_is_no_error(draw: type) -> None:
-    ElementTree.fromstring(figures.svg(draw(Drawing([], [], [], None, None))))
+    ElementTree.fromstring(figures.svg(draw(Drawing(arrivals([]), [], [], None, None))))
 
 
 @pytest.mark.parametrize("draw", [figures.latency, figures.outcomes])
@@ -61,7 +62,7 @@ def test_answers_that_came_late_are_told_apart() -> None:
     points += [Point(float(at), at + 5.1, "ok", 5.0) for at in range(20, 40)]
     points += [Point(float(at), at + 2.1, "degraded", 1.2) for at in range(40, 50)]
     shown = drawing(points)
-    assert [shown.late(point) for point in points] == [False] * 20 + [True] * 30
+    assert shown.late.to_list() == [False] * 20 + [True] * 30
     svg = figures.svg(figures.outcomes(shown))
     assert {"outcome-ok", "outcome-ok-late", "outcome-degraded-late"} <= ids(svg)
     assert "outcome-degraded" not in ids(svg)
@@ -72,10 +73,10 @@ def test_answers_that_came_late_are_told_apart() -> None:
 
 
 def test_without_a_promise_no_answer_is_late() -> None:
-    point = Point(0.0, 9.0, "ok", 8.0)
-    assert not Drawing([point], PHASES, [], None, None).late(point)
-    assert drawing().late(point)
-    assert not drawing().late(Point(0.0, 9.0, "truncated", 8.0))
+    late = Point(0.0, 9.0, "ok", 8.0)
+    assert not Drawing(arrivals([late]), PHASES, [], None, None).late.any()
+    assert drawing([late]).late.all()
+    assert not drawing([Point(0.0, 9.0, "truncated", 8.0)]).late.any()
 
 
 def test_no_line_of_a_higher_row_crosses_a_label_that_has_room() -> None:
@@ -89,18 +90,18 @@ def test_no_line_of_a_higher_row_crosses_a_label_that_has_room() -> None:
 def test_too_many_points_are_thinned_failures_last() -> None:
     good = [Point(float(n), n + 1.0, "ok", 0.1) for n in range(1000)]
     bad = [Point(n + 0.5, n + 1.0, "error", None) for n in range(50)]
-    kept = figures.thin([*good, *bad], 200)
+    kept = [Point(*row) for row in drawings.thin(arrivals([*good, *bad]), 200).rows()]
     assert len(kept) == 200
     assert [point for point in kept if point.outcome == "error"] == bad
     assert kept == sorted(kept, key=lambda point: point.at_s)
     rest = [point.at_s for point in kept if point.outcome == "ok"]
     assert max(b - a for a, b in itertools.pairwise(rest)) <= 7  # evenly: 1000 / 150
-    assert len(figures.thin(bad * 10, 200)) == 200
+    assert drawings.thin(arrivals(bad * 10), 200).height == 200
 
 
 def test_few_points_are_all_drawn() -> None:
     points = [Point(float(n), n + 1.0, "ok", 0.1) for n in range(200)]
-    assert figures.thin(points, 200) == points
+    assert drawings.thin(arrivals(points), 200).equals(arrivals(points))
 
 
 def test_labels_of_marks_do_not_overlap() -> None:

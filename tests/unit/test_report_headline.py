@@ -186,3 +186,17 @@ def test_streams_that_came_while_the_fault_came_on_are_explained(tmp_path: Path)
     assert "of them were begun later and are no *caught* request" in line
     plain = section(postmortem(runs.healthy(), tmp_path / "at once"), "Impact")
     assert "*caught* request" not in plain
+
+
+def test_of_many_failing_checks_the_summary_gives_three_reasons(tmp_path: Path) -> None:
+    run = runs.healthy()
+    run.fail(run.between(runs.HIT, runs.HIT + 25))
+    run.recount()
+    verdict.write(run.write(tmp_path))
+    text = report.render(tmp_path)[report.POSTMORTEM].decode()
+    line = next(line for line in text.splitlines() if line.startswith("Verdict: fail"))
+    assert "`availability` (500 of 1199 arrivals were not answered; 1 % allowed)" in line
+    assert "8 of 8 hit requests were lost" not in line  # its row in the verdict says so
+    assert "`retried`, `sessions` and `goodput`; the alert" in line
+    assert "To repeat the drill: " in text
+    assert "To be done: [7 action items](#action-items)." in text

@@ -1,0 +1,264 @@
+"""The review of a month: every drill of the suite with verdict and trend, findings, action items. Pure and offline.
+
+Made from the folders under `runs`, from what each `drill monthly` was asked (the month's own JSON files) and from
+`actions.yaml`: the same files, the same bytes. It is the index of the month, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from drills import files
+from drills.comparable import RULE, Change
+from drills.model import Json, Left, Restored, Verdict
+from drills.report import digest, items, lessons, review, trend_figures, trends, words
+from drills.report.digest import MONTH as MONTH
+from drills.report.digest import Digest
+from drills.report.escape import code, prose
+from drills.report.trends import Comparison
+
+#: Earlier months that a trend looks back on, and those whose drills are the suite where nobody wrote one down.
+BACK: Final = 12
+SUITE_BACK: Final = 3
+NAMES: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A drill that should have run at a target; `why` it did not is empty where nobody knows."""
+
+    target: str
+    drill: str
+    since: str  # stamp from which on a run of it counts
+    when: str
+    why: str
+    run: str = ""  # the folder of its run, where that was written down
+
+
+@dataclass(frozen=True)
+class Month:
+    """What a month's review is made from; `runs` are the month's own, without planted defects."""
+
+    name: str
+    runs: list[Digest]
+    planted: list[Digest]
+    found: list[Comparison]
+    missing: list[Asked]
+    order: list[tuple[str, str]]  # target and drill, as they were asked for
+    history: list[Digest]
+    problems: list[str]
+    silent: bool  # no run, and nobody wrote down that one was asked for
+
+
+def write(reports: Path, month: str, target: str | None = None) -> Path:
+    """Write the month's review and its figures and return its path. Raises FileProblem."""
+    return review.write(reports / month, render(reports, month, target), review_name(target))
+
+
+def review_name(target: str | None) -> str:
+    """Return the review's file: one of a single target stands beside the one of all."""
+    return f"review-{trend_figures.plain(target)}.md" if target else "review.md"
+
+
+def render(reports: Path, month: str, target: str | None = None) -> dict[str, bytes]:
+    """Return the files of a month's review by name. Raises FileProblem when the runs cannot be listed."""
+    text, drawn = told(reports, month, target)
+    return {review_name(target): text} | {figure.name: figure.svg for figure in drawn}
+
+
+def told(reports: Path, month: str, target: str | None = None) -> tuple[bytes, list[trend_figures.Drawn]]:
+    """Return the text of a month's review and its figures, none of them drawn yet. Raises FileProblem."""
+    seen = read(reports, month, target)
+    actions = items.read(reports, month, target)
+    shown = [one for one in trends.series(seen.history) if any(run.month == month for run in one.runs)]
+    drawn = trend_figures.of(shown)
+    return review.render("month.md.j2", _view(seen, actions, drawn)), drawn
+
+
+def read(reports: Path, month: str, target: str | None = None, seen: Sequence[Digest] | None = None) -> Month:
+    """Read what a month's review is made from; `seen` are the runs, where they were read already."""
+    first = earlier(month, BACK)
+    listed = digest.every(reports, first, month) if seen is None else seen
+    every = [run for run in listed if first <= run.month <= month and target in (None, run.target)]
+    history = [run for run in every if not run.defect]
+    runs = [run for run in history if run.month == month]
+    problems: list[str] = []
+    asked = [one for one in _asked(reports / month, problems) if target in (None, one.target)]
+    asked += _seen_before(month, history, {one.target for one in asked})
+    missing = {(one.target, one.drill): one for one in asked if not _ran(one, runs)}
+    found = [trends.compare(run, history) for run in runs if run.ran]
+    planted = [run for run in every if run.defect and run.month == month]
+    order = list(dict.fromkeys((one.target, one.drill) for one in asked))
+    silent = not runs and not list((reports / month).glob("*.json"))
+    return Month(month, runs, planted, found, list(missing.values()), order, history, problems, silent)
+
+
+def earlier(month: str, by: int) -> str:
+    """Return the month so many months before."""
+    count = int(month[:4]) * 12 + int(month[5:]) - 1 - by
+    return f"{max(count, 0) // 12:04}-{max(count, 0) % 12 + 1:02}"
+
+
+def named(month: str) -> str:
+    """Return a month in words, whatever the machine's locale is."""
+    return f"{NAMES[int(month[5:]) - 1]} {month[:4]}"
+
+
+# ---- what was asked for ----------------------------------------------------------------------------------
+
+
+def _asked(folder: Path, problems: list[str]) -> Iterator[Asked]:
+    """Yield what each `drill monthly` of the month was asked for."""
+    for path in sorted(folder.glob("*.json")):
+        asked = _json(path, problems)
+        rows = asked.get("drills")
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict) and row.get("drill"):
+                when = str(asked.get("began", "?"))
+                since = re.sub(r"[-:]|\..*", "", when)
+                target, drill, why = (str(said or "") for said in (asked.get("target"), row["drill"], row.get("why")))
+                yield Asked(target, drill, since, when[:16].replace("T", " "), why, str(row.get("run") or ""))
+
+
+def _json(path: Path, problems: list[str]) -> Json:
+    try:
+        found = json.loads(files.read(path))
+    except (OSError, ValueError, RecursionError) as error:
+        problems.append(f"{path.name}: cannot be read ({error}); what was asked for then is not known")
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _seen_before(month: str, history: Sequence[Digest], known: set[str]) -> Iterator[Asked]:
+    """Yield the drills of the months before, at targets of which nobody wrote down what was asked for."""
+    since = earlier(month, SUITE_BACK)
+    last = {run.place: run for run in history if since <= run.month < month and run.ran and run.target not in known}
+    for (target, drill), run in sorted(last.items()):
+        yield Asked(target, drill, month.replace("-", ""), "", f"it last ran on {run.day}")
+
+
+def _ran(asked: Asked, runs: Sequence[Digest]) -> bool:
+    """Whether there is a run of it. Whoever was killed in the middle of one has not written that down."""
+    return bool(asked.run) or any(run.place == (asked.target, asked.drill) and run.stamp >= asked.since for run in runs)
+
+
+# ---- what is told ----------------------------------------------------------------------------------------
+
+
+def _view(seen: Month, actions: items.Items, drawn: Sequence[trend_figures.Drawn]) -> dict[str, Any]:
+    compared = {one.run.folder: one for one in seen.found}
+    return {
+        "title": named(seen.name),
+        "summary": [_ran_words(seen), failed_words(seen.runs), put_back_words(seen.runs)],
+        "rows": _rows(seen, compared),
+        "findings": _findings(seen, actions),
+        "worse": review.changes(seen.found, Change.WORSE),
+        "better": review.changes(seen.found, Change.BETTER),
+        "within": sum(one.within for one in seen.found),
+        "not_comparable": review.not_comparable(seen.found),
+        "rule": RULE,
+        "figures_header": review.figures_header(),
+        "figures": review.figures(seen.runs),
+        "drawn": drawn,
+        "actions": actions.view(),
+        "proposed": [] if actions.there else items.proposed(seen.runs),
+        "lucky": review.lucky(seen.runs),
+        "planted": [_planted(run) for run in seen.planted],
+        "problems": [review.reason(problem) for problem in [*seen.problems, *actions.problems]],
+    }
+
+
+def _ran_words(seen: Month) -> str:
+    missing = f" {words.count(len(seen.missing), 'drill')} of the suite did not run." if seen.missing else ""
+    if not seen.runs:
+        return f"No drill ran in {named(seen.name)}.{missing}"
+    ends = [run.outcome for run in seen.runs]
+    counts = sorted(((ends.count(word), word) for word in set(ends)), key=lambda one: (-one[0], one[1]))
+    told = words.listed([f"{n} {prose(word)}" for n, word in counts])
+    where = words.listed([code(name) for name in sorted({run.target for run in seen.runs})])
+    return f"{words.count(len(ends), 'run')} at {where} in {named(seen.name)}: {told}.{missing}"
+
+
+def failed_words(runs: Sequence[Digest]) -> str:
+    """Return which drills failed, and by which checks, in a sentence."""
+    failed = {run.place: run for run in runs if run.outcome == Verdict.FAIL}  # of several the last one
+    if not failed:
+        judged = any(run.measured for run in runs)
+        return "No drill that was judged failed." if judged else "No drill came to a verdict of pass or fail."
+    shown = list(failed.values())[: review.SHOWN_MAX]
+    names = [f"{code(run.drill)} at {code(run.target)} ({_by(run)})" for run in shown]
+    more = len(failed) - len(shown)
+    return f"Failed: {words.listed([*names, *([words.count(more, 'more drill')] if more else [])])}."
+
+
+def _by(run: Digest) -> str:
+    rows = [code(lessons.label(row)) for row in review.causes(run)]
+    more = len(rows) - review.SHOWN_MAX
+    return words.listed([*rows[: review.SHOWN_MAX], *([f"{more} more"] if more > 0 else [])])
+
+
+def put_back_words(runs: Sequence[Digest]) -> str:
+    """Return what is not put back and where a service was left degraded, in a sentence."""
+    dirty = [f"{code(run.drill)} ({review.link(run)})" for run in runs if run.restored != Restored.CLEAN]
+    hurt = [f"{code(run.drill)} ({review.link(run)})" for run in runs if run.left == Left.DEGRADED]
+    told = [f"**Not known to be put back**: {words.listed(dirty)}."] if dirty else []
+    told += [f"**The service was left degraded** by {words.listed(hurt)}."] if hurt else []
+    if told:
+        return " ".join(told)
+    return "Everything that the drills changed is put back." if runs else "There was nothing to put back."
+
+
+def _rows(seen: Month, compared: dict[Path, Comparison]) -> list[list[str]]:
+    """Return a row for each run, and for each drill that did not run, in the order in which they were asked for."""
+
+    def place(target: str, drill: str, stamp: str) -> tuple[str, int, str, str]:
+        known = (target, drill) in seen.order
+        return target, seen.order.index((target, drill)) if known else len(seen.order), drill, stamp
+
+    rows = [(place(*run.place, run.stamp), _row(run, compared.get(run.folder))) for run in seen.runs]
+    rows += [(place(one.target, one.drill, ""), _missing_row(one)) for one in seen.missing]
+    return [row for _, row in sorted(rows, key=lambda one: one[0])]
+
+
+def _row(run: Digest, found: Comparison | None) -> list[str]:
+    trend = review.against(found) if found else "—"
+    state = [review.outcome(run), review.left(run), review.put_back(run)]
+    return [code(run.target), code(run.drill), review.began(run), *state, trend, review.link(run)]
+
+
+def _missing_row(asked: Asked) -> list[str]:
+    return [code(asked.target), code(asked.drill), "—", "**did not run**", "—", "—", "—", "—"]
+
+
+def _findings(seen: Month, actions: items.Items) -> list[str]:
+    compared = {one.run.folder: one for one in seen.found}
+    nothing = Comparison
+    ranked = [
+        finding for run in seen.runs for finding in review.findings(run, compared.get(run.folder, nothing(run, None)))
+    ]
+    ranked += [(2, _missing_words(one)) for one in seen.missing]
+    if worse := sum(len([m for m in one.moved if m.change is Change.WORSE]) for one in seen.found):
+        ranked.append((3, f"**Got worse beyond chance**: {words.count(worse, 'figure')}, see below."))
+    if escalated := len(actions.escalated):
+        ranked.append(
+            (1, f"**Escalated**: {words.count(escalated, 'action item')} seen in three drills or more, see below.")
+        )
+    return [text for _, text in sorted(ranked, key=lambda one: one[0])]
+
+
+def _missing_words(asked: Asked) -> str:
+    when = f", asked for on {prose(asked.when)} UTC" if asked.when else ""
+    why = review.reason(asked.why) if asked.why else "why is not known"
+    return f"**Did not run**: {code(asked.drill)} at {code(asked.target)}{when}: {why}."
+
+
+def _planted(run: Digest) -> str:
+    return f"{review.named(run)}: planted {code(run.defect)}; {review.outcome(run)}, restored {review.put_back(run)}."

@@ -1,0 +1,234 @@
+"""What the reviews of a month and of a quarter share: links, findings, comparisons, luck. Lines are inert Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from drills import files
+from drills.comparable import Change
+from drills.model import Json, Left, Restored, Verdict
+from drills.report import lessons, trends, words
+from drills.report.digest import CRASHED, CUT_SHORT, NO_VERDICT, REFUSED, STOPPED, Digest
+from drills.report.escape import code, prose
+from drills.report.follows import cause_of
+from drills.report.trends import Comparison, Moved, Value
+
+#: Texts of others are cut at this length in a review; the postmortem has the rest.
+REASON_MAX: Final = 160
+#: Of more than these of a kind only so many are written out in a sentence.
+SHOWN_MAX: Final = 3
+ARROWS: Final = {Change.WORSE: "▼ worse", Change.BETTER: "▲ better", Change.CHANCE: "= within chance"}
+
+
+def render(template: str, view: dict[str, Any]) -> bytes:
+    """Return a rendered template of this package; every string in the view is inert already."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=False,  # noqa: S701 - Markdown, of strings that drills.report.escape made inert
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return (environment.get_template(template).render(view).rstrip("\n") + "\n").encode()
+
+
+def write(folder: Path, made: dict[str, bytes], first: str) -> Path:
+    """Write the files of a review, the text last, and return its path. Raises FileProblem."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in sorted(made, key=lambda name: name == first):
+        files.write(folder / name, made[name])
+    return folder / first
+
+
+# ---- words ---------------------------------------------------------------------------------------------
+
+
+def link(run: Digest) -> str:
+    """Return a link to what shows a run best, from a folder beside `runs`."""
+    return f"[{run.run}](../runs/{quote(run.folder.name, safe='')}/{run.shown})"
+
+
+def named(run: Digest) -> str:
+    """Return drill, target and run, for a sentence."""
+    return f"{code(run.drill)} at {code(run.target)}, run {link(run)}"
+
+
+def began(run: Digest) -> str:
+    """Return the day and time (UTC) at which a run began."""
+    return f"{run.day} {run.stamp[9:11]}:{run.stamp[11:13]}"
+
+
+def outcome(run: Digest) -> str:
+    """Return how a run ended, in a word; what is not fine stands out."""
+    said = prose(run.outcome)
+    return said if run.outcome == Verdict.PASS else f"**{said}**"
+
+
+def put_back(run: Digest) -> str:
+    """Return whether what a run changed is put back."""
+    return prose(run.restored) if run.restored == Restored.CLEAN else f"**{prose(run.restored)}**"
+
+
+def left(run: Digest) -> str:
+    """Return how the service was left."""
+    return f"**{prose(run.left)}**" if run.left == Left.DEGRADED else prose(run.left)
+
+
+def reason(text: str) -> str:
+    """Return somebody's reason, shortened."""
+    return prose(text, REASON_MAX)
+
+
+def against(found: Comparison) -> str:
+    """Return a run's trend for a table cell."""
+    if found.before is None:
+        return "—"
+    return f"{ARROWS[found.trend]}, {link(found.before)}" if found.trend else f"no interval, {link(found.before)}"
+
+
+# ---- findings ------------------------------------------------------------------------------------------
+
+
+def findings(run: Digest, found: Comparison) -> Iterator[tuple[int, str]]:
+    """Yield what a lead has to know of a run, each with its rank: 0 is the worst."""
+    if run.restored != Restored.CLEAN:
+        what = f"`drill recover {run.run}`, then look at what it says"
+        yield 0, f"**Not known to be put back ({prose(run.restored)})**: {named(run)}: {what}."
+    if run.left == Left.DEGRADED:
+        yield 0, f"**The service was left degraded**: {named(run)}."
+    if told := _ended(run):
+        yield told
+    if run.outcome == Verdict.FAIL:
+        yield 1, f"**Failed**: {named(run)}: {_failed(causes(run))}{_passed_before(found)}"
+    elif run.outcome == Verdict.INCONCLUSIVE:
+        yield 3, f"**Could not be judged**: {named(run)}: {_why_not(run)}"
+    for problem in run.problems:
+        yield 4, f"**Damaged file**: {named(run)}: {reason(problem)}."
+
+
+def _ended(run: Digest) -> tuple[int, str] | None:
+    """Say that a run did not come to its end, or has no verdict."""
+    if run.ended == CUT_SHORT:
+        why = "its journal stops without an end, as its driver was killed or is still at it"
+        return 2, f"**Cut short**: {named(run)}: {why}; what it shows is not the whole run."
+    why = f": {reason(run.reason)}" if run.reason else ""
+    if run.ended == REFUSED:
+        return 2, f"**Refused, so it did not run**: {named(run)}{why}."
+    if run.ended in (STOPPED, CRASHED):
+        return 2, f"**{run.ended.capitalize()} before its end**, so it is not judged: {named(run)}{why}."
+    if run.outcome == NO_VERDICT:
+        return 2, f"**No verdict yet**: {named(run)}: `drill judge {run.run}` makes it."
+    return None
+
+
+def causes(run: Digest) -> list[Json]:
+    """Return the failing rows that stand for themselves; the others follow from one of these."""
+    failed = [row for row in run.checks if row.get("verdict") == Verdict.FAIL]
+    return [row for row in failed if cause_of(row, failed) is None]
+
+
+def _failed(rows: Sequence[Json]) -> str:
+    told = [f"{code(lessons.label(row))}: {lessons.failed(row)}" for row in rows[:SHOWN_MAX]]
+    more = len(rows) - len(told)
+    return "; ".join(told) + (f"; and {words.count(more, 'more check')}" if more else "") + "."
+
+
+def _why_not(run: Digest) -> str:
+    return f"{reason(run.reason)}." if run.reason else f"{words.NO_DATA} on why."
+
+
+def _passed_before(found: Comparison) -> str:
+    before = found.before
+    if before is None or before.judged != Verdict.PASS:
+        return ""
+    return f" The last comparable run, {link(before)}, passed."
+
+
+# ---- what changed --------------------------------------------------------------------------------------
+
+
+def changes(found: Sequence[Comparison], change: Change) -> list[str]:
+    """Return what is better, or worse, beyond chance, a line each."""
+    return [_moved(one, moved) for one in found for moved in one.moved if moved.change is change]
+
+
+def _moved(found: Comparison, moved: Moved) -> str:
+    assert found.before is not None
+    unit = str(moved.after.get("unit") or "")
+    was, now = (_value(row, unit) for row in (moved.before, moved.after))
+    return (
+        f"{code(lessons.label(moved.after))} of {named(found.run)}: {now}; "
+        f"it was {was} in {link(found.before)} of {found.before.day}."
+    )
+
+
+def _value(row: Json, unit: str) -> str:
+    ends = row.get("interval")
+    low, high = (lessons.number(end) for end in ends) if isinstance(ends, list) and len(ends) == 2 else (None, None)
+    return f"{prose(words.quantity(row.get('value'), unit))} ({prose(words.between(low, high, unit))})"
+
+
+def not_comparable(found: Sequence[Comparison]) -> list[str]:
+    """Say which runs have nothing to be compared with, and where the last one was another drill."""
+    alone = [one for one in found if one.before is None and one.run.measured]
+    first = [f"{code(one.run.drill)} ({link(one.run)})" for one in alone if not one.other]
+    told = [f"Nothing to compare with yet: {words.listed(first)}."] if first else []
+    return told + [
+        f"{named(one.run)} is not comparable with {link(one.other)}: {'; '.join(map(reason, one.why[:SHOWN_MAX]))}."
+        for one in alone
+        if one.other
+    ]
+
+
+# ---- luck ----------------------------------------------------------------------------------------------
+
+
+def lucky(runs: Sequence[Digest]) -> list[str]:
+    """Return narrow passes, idle victims and degraded answers, of runs that came to a verdict."""
+    return [line for run in runs if run.measured for line in _lucky(run)]
+
+
+def _lucky(run: Digest) -> Iterator[str]:
+    for row in run.checks:
+        spare = lessons.margin(row) if row.get("verdict") == Verdict.PASS else None
+        if spare is not None and spare < lessons.MARGIN_MIN:
+            share = words.share(max(spare, 0.0))
+            yield f"{named(run)}: {code(lessons.label(row))} passed with {share} to spare: {lessons.measured(row)}."
+    if any(_detail(row, "in_flight_on_victim") == 0 for row in run.rows("streams")):
+        yield f"{named(run)}: the victim was idle at the injection: no stream was in flight on it."
+    degraded = [n for row in run.rows("availability") if (n := _detail(row, "outcomes", "degraded"))]
+    if degraded:
+        count = words.count(int(degraded[0]), "answer")
+        yield f"{named(run)}: {count} came from the degradation path: users got less than they asked for."
+
+
+def _detail(row: Json, *keys: str) -> float | None:
+    found: Any = row.get("detail")
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return lessons.number(found)
+
+
+# ---- each run's own figures ----------------------------------------------------------------------------
+
+
+def figures_header() -> list[str]:
+    """Return the header of a table of figures."""
+    return ["drill", "began (UTC)", "outcome", *(metric.short for metric in trends.METRICS), "run"]
+
+
+def figures(runs: Sequence[Digest]) -> list[list[str]]:
+    """Return each run's own figures, of runs that have any; none of them is averaged."""
+    found = [(run, [trends.value(run, metric) for metric in trends.METRICS]) for run in runs]
+    return [_figures(run, values) for run, values in found if any(v and v.known for v in values)]
+
+
+def _figures(run: Digest, values: Sequence[Value | None]) -> list[str]:
+    cells = [prose(found.told) if found else "—" for found in values]
+    return [code(run.drill), began(run), outcome(run), *cells, link(run)]
