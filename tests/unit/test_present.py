@@ -14,7 +14,7 @@ from drills.journal import Journal
 from drills.model import CheckResult, Verdict
 from tests.unit import runs
 
-KEPT = Path(__file__).parents[2] / "reports" / "2026-11-30-gpu-reset"
+KEPT = Path(__file__).parents[2] / "reports" / "2026-12-01-gpu-reset"
 
 
 def shown(folder: Path) -> str:
