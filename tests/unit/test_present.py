@@ -60,7 +60,7 @@ def test_a_run_without_its_raw_files_is_shown_as_it_was_judged() -> None:
     said = shown(KEPT)
     assert "\nverdict pass   left healthy   restored clean\n" in said
     assert "requests.ndjson and samples.ndjson are not kept, so it cannot be judged again" in said
-    assert "failover         pass          730 ms (bound 5.00 s)" in said
+    assert "failover         pass          58 ms (bound 5.00 s)" in said
     assert "drill judge" not in said
     with pytest.raises(FileProblem, match="it stays as it was judged: `drill show` says how"):
         upkeep.judge(str(KEPT), KEPT.parent, print)
