@@ -29,6 +29,7 @@ class Emulator:
         """Create them and wait until they are Ready."""
         self.namespace.create(MANIFESTS / "emulator.yaml")
         self.until_ready()
+        self.namespace.until_reached("vllm")
 
     def destroy(self) -> None:
         """Delete the namespace, and wait until it is gone."""
@@ -55,9 +56,10 @@ class Emulator:
         return f"http://{service.spec.cluster_ip}/v1"
 
     def route(self) -> None:
-        """Put the router in front, and wait until it is Ready."""
+        """Put the router in front, and wait until it can be asked."""
         self.namespace.create(MANIFESTS / "router.yaml")
         self.namespace.wait("a Ready router", lambda: self.namespace.ready_pods("app=router"), READY_TIMEOUT_S)
+        self.namespace.until_reached("router")
 
     @property
     def router(self) -> str:

@@ -95,8 +95,9 @@ class Example(Emulator):
         self.until_watched()
 
     def until_watched(self) -> None:
-        """Wait until all engines are Ready, Prometheus knows that they are, and no alert is on."""
+        """Wait until all engines are Ready, the router can be asked, Prometheus knows, and no alert is on."""
         self.until_ready()
+        self.namespace.until_reached("router")
         self.namespace.wait("Prometheus to see all engines and no alert", self._watched, WATCHED_TIMEOUT_S)
 
     def _watched(self) -> bool:
@@ -144,6 +145,7 @@ class Example(Emulator):
         for part in IN_FRONT:
             ready = partial(self.namespace.ready_pods, f"app={part}")
             self.namespace.wait(f"a Ready {part}", ready, MONITORING_TIMEOUT_S)
+            self.namespace.until_reached(part)
 
     def address(self, service: str) -> str:
         """Return the address of a Service; there is no DNS on the tests' node."""

@@ -77,6 +77,7 @@ class GpuEmulator(Emulator):
         self.namespace.wait("the GPUs to be offered", lambda: offered(self) == COUNT, READY_TIMEOUT_S)
         self.namespace.create(MANIFESTS / "gpu-emulator.yaml")
         self.until_ready()
+        self.namespace.until_reached("vllm")
 
     def _grant(self) -> None:
         """Let the helpers' service account get and patch nodes, and do nothing else."""

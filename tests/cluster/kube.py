@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from drills.model import Json
 
 MANIFESTS = Path(__file__).parent / "manifests"
 REQUEST_TIMEOUT_S, WAIT_TIMEOUT_S, POLL_S = 10.0, 60.0, 0.1
+CONNECT_TIMEOUT_S = 1.0
 
 T = TypeVar("T")
 
@@ -93,6 +95,12 @@ class Namespace:
             time.sleep(POLL_S)
         return answer
 
+    def until_reached(self, service: str) -> None:
+        """Wait until a Service takes connections: kube-proxy learns of its pods a moment after they are Ready."""
+        found = self.core.read_namespaced_service(service, self.name).spec
+        where = (str(found.cluster_ip), int(found.ports[0].port))
+        self.wait(f"the Service {service} to take connections", lambda: _connects(where))
+
     def state(self) -> Json:
         """Return what the pods look like, for a failing test's message."""
         return {
@@ -113,3 +121,11 @@ def is_ready(pod: Any) -> bool:
 def _waiting(status: Any) -> str:
     waiting, ended = status.state.waiting, status.state.terminated
     return f"{status.name}: {waiting.reason if waiting else f'ended {ended.exit_code}' if ended else 'running'}"
+
+
+def _connects(where: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(where, CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False

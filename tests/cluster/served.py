@@ -22,6 +22,7 @@ class Served(Emulator):
         self.until_ready()
         for app in ("small", "edge"):
             self.namespace.wait(f"a Ready {app}", partial(self.namespace.ready_pods, f"app={app}"), READY_TIMEOUT_S)
+            self.namespace.until_reached(app)
 
     def route(self) -> None:
         """Create the router, which is Ready once it has found a replica."""
