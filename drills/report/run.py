@@ -103,11 +103,10 @@ def _notes(folder: Path) -> str:
 
 def _todo(items: dict[str, Any], judged: bool) -> str:
     """Say how much is to be done, by how many nobodies, and where it stands."""
-    rows, header = items["actions"], items["actions_header"]
+    rows, lonely = items["actions"], items["unowned"]
     if not rows:
         return "nothing that this run found." if judged else "nobody knows yet: nothing was judged."
     told = f"[{words.count(len(rows), 'action item')}](#action-items)"
-    lonely = sum(row[header.index("owner")] in todo.NOBODY for row in rows) if "owner" in header else 0
     return f"{told}, {lonely} of them without an owner." if lonely else f"{told}."
 
 
