@@ -1,7 +1,7 @@
 """The language of reports: English stands in the code, another one in a gettext catalogue of the package.
 
-`t` is for a sentence that is said now, `mark` for one that stands in a constant and is said later (by `t`). What is in a
-journal, and what people wrote, stays as it is.
+`t` is for a sentence that is said now, `mark` for one that stands in a constant and is said later, by `t`. What is in a
+journal and what people wrote stays as it is.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def spoken() -> str:
 def speaking(language: str) -> Generator[None]:
     """Speak a language inside the block; raises UsageError for one there is no catalogue of."""
     if language not in LANGUAGES:
-        known = ", ".join(LANGUAGES)
-        raise UsageError(f"--lang {language}: no such language{nearest(language, LANGUAGES)}; there are {known}")
+        raise UsageError(f"--lang {language}: no such language{nearest(language, LANGUAGES)}")
     token = _spoken.set(language)
     try:
         yield
