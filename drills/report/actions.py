@@ -206,7 +206,7 @@ def _unjudged(facts: Facts, broken: list[Gate]) -> list[Action]:
     early = any(gate.name == validity.COMPLETED for gate in broken)
     items = []
     for check in (check for check in facts.checks if check.get("verdict") == Verdict.INCONCLUSIVE):
-        reason = t(" ({reason})", reason=plain(check["reason"])) if check.get("reason") else ""
+        reason = words.in_brackets(plain(check.get("reason") or ""))
         what = _JUDGEABLE.format(check=ticked(label(check)))
         follows = t("Follows from {gate}; look again when that holds", gate=ticked(validity.COMPLETED))
         items.append(_of(facts, check, "process", "P3", what, f"{follows if early else in_words(what)}{reason}"))
