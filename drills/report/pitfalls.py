@@ -260,7 +260,7 @@ def said(answer: Answer) -> str:
     return t(
         "answered **{answer}**{who}{when}{note}",
         answer=answer.answer,
-        who=t(" by {who}", who=prose(answer.by)) if answer.by else "",
+        who=t(" by {person}", person=prose(answer.by)) if answer.by else "",
         when=t(", {date}", date=prose(answer.date)) if answer.date else "",
         note=t(": {reason}", reason=reason(answer.note)) if answer.note else "",
     )
