@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from drills import files
 from drills.comparable import RULE, Change
-from drills.lang import ENGLISH, mark, speaking, t
+from drills.lang import ENGLISH, mark, speaking, spoken, t
 from drills.model import Json, Left, Restored, Verdict
 from drills.report import digest, items, lessons, review, trend_figures, trends, words
 from drills.report.digest import MONTH as MONTH
@@ -31,6 +31,10 @@ NAMES: Final = (
     mark("June {year}"), mark("July {year}"), mark("August {year}"), mark("September {year}"), mark("October {year}"),
     mark("November {year}"), mark("December {year}"),
 )  # fmt: skip
+
+
+#: Said in any other language than English: a review does not read the requests that a reason is made from.
+AS_JUDGED: Final = mark("Reasons of checks are in English, as the verdicts keep them.")
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,7 @@ def _view(seen: Month, actions: items.Items, drawn: Sequence[trend_figures.Drawn
         "summary": [_ran_words(seen), failed_words(seen.runs), put_back_words(seen.runs)],
         "rows": _rows(seen, compared),
         "findings": _findings(seen, actions),
+        "as_judged": t(AS_JUDGED) if spoken() != ENGLISH else "",
         "worse": review.changes(seen.found, Change.WORSE),
         "better": review.changes(seen.found, Change.BETTER),
         "within": sum(one.within for one in seen.found),
