@@ -304,7 +304,7 @@ def report(
     tz: Annotated[
         str | None, typer.Option("--tz", help="A run's timeline in this time zone, too: Europe/Berlin.")
     ] = None,
-    lang: Annotated[str, typer.Option("--lang", help="Beside the English one: en, zh.")] = "en",
+    lang: Annotated[str, typer.Option("--lang", help="The text in this language, too: zh.")] = "en",
 ) -> int:
     """Write a run's postmortem again, or a review of many."""
     from drills import report as reporting

@@ -89,7 +89,7 @@ def latency_rows(facts: Facts) -> list[Row]:
     for q in impact.quantiles(facts):
         interval = words.between(*q.interval, "s") if q.interval else t(words.NO_DATA)
         name = f"p{q.quantile * 100:g} {names[q.metric]}"
-        rows.append([name, q.cohort, words.seconds(q.value_s), f"{q.n:,}", interval])
+        rows.append([name, t(q.cohort), words.seconds(q.value_s), f"{q.n:,}", interval])
     return rows
 
 
