@@ -32,13 +32,17 @@ _UNKNOWN: Final = "?"
 
 @dataclass(frozen=True)
 class Digest:
-    """What is known of one run; nothing in it is inert yet."""
+    """What is known of one run; nothing in it is inert yet.
+
+    `foreign`: its verdict gives its reasons in another language than the one that is spoken.
+    """
 
     folder: Path
     plan: Json
     verdict: Json
     events: tuple[Event, ...]
     problems: tuple[str, ...]
+    foreign: bool = False
 
     @property
     def stamp(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from drills import files
 from drills.comparable import RULE, Change
-from drills.lang import ENGLISH, mark, speaking, spoken, t
+from drills.lang import ENGLISH, mark, speaking, t
 from drills.model import Json, Left, Restored, Verdict
 from drills.report import digest, items, lessons, review, trend_figures, trends, words
 from drills.report.digest import MONTH as MONTH
@@ -33,8 +33,9 @@ NAMES: Final = (
 )  # fmt: skip
 
 
-#: Said in any other language than English: a review does not read the requests that a reason is made from.
-AS_JUDGED: Final = mark("Reasons of checks are in English, as the verdicts keep them.")
+AS_JUDGED: Final = mark(
+    "Where a run's files no longer give its verdict, the reasons are in English, as that verdict has them."
+)
 
 
 @dataclass(frozen=True)
@@ -168,13 +169,13 @@ def _ran(asked: Asked, runs: Sequence[Digest]) -> bool:
 
 
 def _view(seen: Month, actions: items.Items, drawn: Sequence[trend_figures.Drawn]) -> dict[str, Any]:
-    compared = {one.run.folder: one for one in seen.found}
+    compared, told = {one.run.folder: one for one in seen.found}, [review.retold(run) for run in seen.runs]
     return {
         "title": named(seen.name),
         "summary": [_ran_words(seen), failed_words(seen.runs), put_back_words(seen.runs)],
         "rows": _rows(seen, compared),
-        "findings": _findings(seen, actions),
-        "as_judged": t(AS_JUDGED) if spoken() != ENGLISH else "",
+        "findings": _findings(seen, told, actions),
+        "as_judged": t(AS_JUDGED) if any(run.foreign for run in told) else "",
         "worse": review.changes(seen.found, Change.WORSE),
         "better": review.changes(seen.found, Change.BETTER),
         "within": sum(one.within for one in seen.found),
@@ -269,12 +270,10 @@ def _missing_row(asked: Asked) -> list[str]:
     return [code(asked.target), code(asked.drill), "—", t("**did not run**"), "—", "—", "—", "—"]
 
 
-def _findings(seen: Month, actions: items.Items) -> list[str]:
+def _findings(seen: Month, told: Sequence[Digest], actions: items.Items) -> list[str]:
     compared = {one.run.folder: one for one in seen.found}
     nothing = Comparison
-    ranked = [
-        finding for run in seen.runs for finding in review.findings(run, compared.get(run.folder, nothing(run, None)))
-    ]
+    ranked = [finding for run in told for finding in review.findings(run, compared.get(run.folder, nothing(run, None)))]
     ranked += [(2, _missing_words(one)) for one in seen.missing]
     if worse := sum(len([m for m in one.moved if m.change is Change.WORSE]) for one in seen.found):
         ranked.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,9 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from drills import files
 from drills.comparable import Change
-from drills.lang import mark, t
+from drills.errors import DrillError
+from drills.lang import ENGLISH, mark, spoken, t
 from drills.model import Json, Left, Restored, Verdict
-from drills.report import lessons, trends, words
+from drills.report import lessons, source, trends, words
 from drills.report.digest import CRASHED, CUT_SHORT, NO_VERDICT, REFUSED, STOPPED, Digest
 from drills.report.escape import code, prose
 from drills.report.follows import cause_of
@@ -105,6 +107,20 @@ def against(found: Comparison) -> str:
 
 
 # ---- findings ------------------------------------------------------------------------------------------
+
+
+def retold(run: Digest) -> Digest:
+    """Return a run whose verdict gives the reasons that findings repeat in the language that is spoken.
+
+    For that it is judged again, in memory. Where its files no longer give the stored verdict, that stays, in English.
+    """
+    if spoken() == ENGLISH or run.outcome not in (Verdict.FAIL, Verdict.INCONCLUSIVE):
+        return run
+    try:
+        seen = source.translated(source.read(run.folder))
+    except (OSError, DrillError):
+        return replace(run, foreign=True)
+    return replace(run, verdict=seen.verdict, foreign=seen.foreign)
 
 
 def findings(run: Digest, found: Comparison) -> Iterator[tuple[int, str]]:
