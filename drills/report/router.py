@@ -11,10 +11,10 @@ from drills.report.facts import Facts
 from drills.strictjson import is_number
 
 _WORKER = re.compile(r"^(?P<gauge>[A-Za-z0-9_:]+)\{(?:.*,)?worker=\"(?P<worker>[^\"]*)\".*\}$")
-#: ending of a gauge → what it is, and its values in words
+#: ending of a gauge → what it is, and the names of its states
 GAUGES = {
-    "_cb_state": (mark("breaker"), {0: mark("closed"), 1: mark("open"), 2: mark("half-open")}),
-    "_worker_health": (mark("health"), {0: mark("unhealthy"), 1: mark("healthy")}),
+    "_cb_state": (mark("breaker"), {0: "closed", 1: "open", 2: "half-open"}),
+    "_worker_health": (mark("health"), {0: "unhealthy", 1: "healthy"}),
 }
 
 
@@ -37,7 +37,7 @@ def changes(facts: Facts) -> list[Change]:
 
 def told(change: Change) -> dict[str, str]:
     """Return a change as words of a sentence, the worker as inert Markdown."""
-    return {"what": t(change.what), "worker": code(change.worker), "was": t(change.was), "now": t(change.now)}
+    return {"what": t(change.what), "worker": code(change.worker), "was": change.was, "now": change.now}
 
 
 def _changes(facts: Facts) -> list[Change]:

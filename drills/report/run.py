@@ -137,7 +137,8 @@ def _todo(items: dict[str, Any], judged: bool) -> str:
     rows, lonely = items["actions"], items["unowned"]
     if not rows:
         return t("nothing that this run found.") if judged else t("nobody knows yet: nothing was judged.")
-    told = f"[{words.count(len(rows), 'action item')}](#{words.anchor(t('Action items'))})"
+    items_found, heading = words.count(len(rows), "action item"), t("Action items")
+    told = f"[{items_found}](#{words.anchor(heading)})"
     return t("{items}, {n} of them without an owner.", items=told, n=lonely) if lonely else t("{items}.", items=told)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
 from zoneinfo import ZoneInfo
 
-from drills.lang import t
+from drills.lang import mark, t
 from drills.model import Json
 from drills.report import headline, impact, lessons, stages, words
 from drills.report.escape import code, prose
@@ -13,6 +14,8 @@ from drills.report.timeline import timeline
 from drills.strictjson import is_number
 
 Row = list[str]
+#: The cohorts that latencies are compared of.
+COHORTS: Final = {"baseline": mark("baseline"), "fault": mark("fault")}
 
 
 def offset(facts: Facts, mono: float | None) -> str:
@@ -89,7 +92,7 @@ def latency_rows(facts: Facts) -> list[Row]:
     for q in impact.quantiles(facts):
         interval = words.between(*q.interval, "s") if q.interval else t(words.NO_DATA)
         name = f"p{q.quantile * 100:g} {names[q.metric]}"
-        rows.append([name, t(q.cohort), words.seconds(q.value_s), f"{q.n:,}", interval])
+        rows.append([name, t(COHORTS[q.cohort]), words.seconds(q.value_s), f"{q.n:,}", interval])
     return rows
 
 
@@ -147,7 +150,7 @@ def _reached(facts: Facts) -> str:
 
 def timeline_header(zone: ZoneInfo | None) -> Row:
     """Return the header of the timeline, with the reader's zone beside UTC where there is one."""
-    return ["UTC", *([prose(zone.key)] if zone else []), t("offset"), t("what"), t("source")]
+    return ["UTC", *([prose(zone.key)] if zone else []), *t("offset | what | source").split(" | ")]
 
 
 def timeline_rows(facts: Facts, zone: ZoneInfo | None) -> tuple[list[Row], str]:
