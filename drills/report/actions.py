@@ -88,6 +88,7 @@ _JUDGEABLE = mark("Make {check} judgeable")
 _RECOVER = mark("Put back what the drill changed: {command}")
 _STRENGTH = mark("Look at the service and bring it back to full strength")
 _PLAYBOOK = mark("Look at the service and bring it back to full strength (playbook {playbook})")
+_GATE_WORDS = frozenset({*GATE_ADVICE, *GATE_ADVICE.values(), _MEND})
 _PROPOSED = (_VALID, _WHY, _JUDGEABLE, _RECOVER, _STRENGTH, _PLAYBOOK, *(what for _, what in ADVICE.values()))
 
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -139,9 +140,7 @@ def in_words(what: str) -> str:
     for message in _PROPOSED:
         if found := _pattern(message).fullmatch(what):
             given = found.groupdict()
-            if "advice" in given:
-                given["advice"] = _advice_in_words(given["advice"])
-            return t(message, **given)
+            return t(message, **{name: t(one) if one in _GATE_WORDS else one for name, one in given.items()})
     return what
 
 
@@ -149,10 +148,6 @@ def in_words(what: str) -> str:
 def _pattern(message: str) -> re.Pattern[str]:
     """Return what matches a message with anything in its places."""
     return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+?)", re.escape(message)), re.DOTALL)
-
-
-def _advice_in_words(advice: str) -> str:
-    return next((t(known) for known in (*GATE_ADVICE.values(), _MEND) if known == advice), advice)
 
 
 def ended_early(facts: Facts) -> bool:
@@ -165,11 +160,11 @@ def _gate(facts: Facts, gate: Gate) -> Action:
     what = _VALID.format(gate=gate.name, advice=advice)
     told = t(
         "Make the measurement valid: {gate}: {reason}. {advice}",
-        gate=gate.name,
+        gate=t(gate.name),
         reason=plain(gate.broken),
         advice=t(advice),
     )
-    done = t("{gate} holds in {command}", gate=ticked(gate.name), command=_again(facts))
+    done = t("{gate} holds in {command}", gate=ticked(t(gate.name)), command=_again(facts))
     return _action(facts, gate.name, {}, ("process", "P3"), (what, told, done))
 
 
@@ -208,7 +203,7 @@ def _unjudged(facts: Facts, broken: list[Gate]) -> list[Action]:
     for check in (check for check in facts.checks if check.get("verdict") == Verdict.INCONCLUSIVE):
         reason = words.in_brackets(plain(check.get("reason") or ""))
         what = _JUDGEABLE.format(check=ticked(label(check)))
-        follows = t("Follows from {gate}; look again when that holds", gate=ticked(validity.COMPLETED))
+        follows = t("Follows from {gate}; look again when that holds", gate=ticked(t(validity.COMPLETED)))
         items.append(_of(facts, check, "process", "P3", what, f"{follows if early else in_words(what)}{reason}"))
     return items
 

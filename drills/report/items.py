@@ -117,10 +117,10 @@ def _row(item: Item) -> list[str]:
 def _done_when(proof: Json) -> str:
     if not proof.get("check"):
         return t("somebody says so")
-    check, drill = code(lessons.label(proof)), code(str(proof.get("drill") or "?"))
+    name, drill = lessons.label(proof), code(str(proof.get("drill") or "?"))
     if str(proof["check"]) in GATE_ADVICE:
-        return t("{gate} holds in {command}", gate=check, command=drill)
-    return t("{check} passes in {command}", check=check, command=drill)
+        return t("{gate} holds in {command}", gate=code(t(name)), command=drill)
+    return t("{check} passes in {command}", check=code(name), command=drill)
 
 
 def _ended(item: Item) -> str:

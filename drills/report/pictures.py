@@ -77,12 +77,16 @@ def _marks(facts: Facts) -> list[Mark]:
     return marks + [Mark(name, moment - facts.zero) for name, moment in alerts]
 
 
-#: Marks that are no alerts: as figures have them, and as their alternative texts say them.
+#: What marks are called: in figures as it stands here, in their alternative texts in the reader's language.
 _INJECTION, _OFF, _BACK = mark("injection"), mark("off"), mark("replica back")
+_ALERTS = (
+    mark("alert firing"), mark("alert notified"), mark("alert resolved"), mark("unexpected alert firing"),
+    mark("unexpected alert notified"), mark("unexpected alert resolved"),
+)  # fmt: skip
 
 
 def _told(one: Mark) -> str:
-    name = t(one.name) if one.name in (_INJECTION, _OFF, _BACK) else one.name
+    name = t(one.name) if one.name in (_INJECTION, _OFF, _BACK, *_ALERTS) else one.name
     return t("{what} {seconds:+.1f} s", what=name, seconds=one.at_s)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from drills import yamlfile
-from drills.checks import serving_minimum
+from drills.checks.rows import AT_LEAST, AT_MOST
 from drills.comparable import Change
 from drills.errors import FileProblem
 from drills.lang import mark, t
@@ -154,9 +154,9 @@ def _told(row: Json) -> str:
     value, bound = (words.quantity(row.get(name), unit) + degrees for name in ("value", "bound"))
     if row.get("bound") is None:
         return prose(value)
-    if row.get("side") == serving_minimum.AT_MOST:
+    if row.get("side") == AT_MOST:
         return prose(t("{value} (at most {bound})", value=value, bound=bound))
-    if row.get("side") == serving_minimum.AT_LEAST:
+    if row.get("side") == AT_LEAST:
         return prose(t("{value} (at least {bound})", value=value, bound=bound))
     return prose(t("{value} (allowed {bound})", value=value, bound=bound))
 
