@@ -223,7 +223,7 @@ def _replica(data: Json) -> str:
     told += [t("pod {pod}", pod=code(data["pod"]))] if data.get("pod") else []
     told += [t("restarts {n}", n=data["restarts"])] if isinstance(data.get("restarts"), int) else []
     told += [t("by {who}", who=prose(data["by"]))] if data.get("by") else []
-    return t(", ").join(told)
+    return words.one_clause(told)
 
 
 def _completion(data: Json) -> str:
@@ -236,7 +236,7 @@ def _completion(data: Json) -> str:
     told, ttft = [t("good completion straight from {replica}", replica=code(data.get("replica")))], data.get("ttft_ms")
     told += [t("first token after {after}", after=words.seconds(ttft / 1000))] if isinstance(ttft, int | float) else []
     told += [t("on GPU {gpu}", gpu=code(data["gpu"]))] if data.get("gpu") else []
-    return t(", ").join(told)
+    return words.one_clause(told)
 
 
 def _alert(data: Json) -> str:

@@ -110,6 +110,14 @@ def clauses(items: Iterable[str]) -> str:
     return t("; ").join(items)
 
 
+def one_clause(items: Iterable[str]) -> str:
+    """Return what belongs together and is no list of its kind, in one clause."""
+    told, *more = items
+    for item in more:
+        told = t("{told}, {more}", told=told, more=item)
+    return told
+
+
 def in_brackets(text: str) -> str:
     """Return a remark that stands behind a word; nothing for none."""
     return t(" ({remark})", remark=text) if text else ""
