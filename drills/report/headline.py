@@ -181,15 +181,18 @@ def _cause(check: Json, made: list[Json]) -> str:
 
 def _apart(facts: Facts, early: bool) -> str:
     """Name the checks that would not have passed in a valid measurement either."""
-    open_ones = [] if early else _labels(facts, Verdict.INCONCLUSIVE)
-    parts = []
-    if len(open_ones) == 1:
-        parts.append(t("{check} is inconclusive", check=open_ones[0]))
-    elif open_ones:
-        parts.append(t("{checks} are inconclusive", checks=words.listed(open_ones)))
-    if failed := _labels(facts, Verdict.FAIL):
-        parts.append(t("{checks} failed", checks=words.listed(failed)))
-    return t("; apart from that {checks}", checks=words.listed(parts)) if parts else ""
+    unclear = "" if early else _unclear(_labels(facts, Verdict.INCONCLUSIVE))
+    labels = _labels(facts, Verdict.FAIL)
+    failed = t("{checks} failed", checks=words.listed(labels)) if labels else ""
+    if unclear and failed:
+        return t("; apart from that {inconclusive} and {failed}", inconclusive=unclear, failed=failed)
+    return t("; apart from that {checks}", checks=unclear or failed) if unclear or failed else ""
+
+
+def _unclear(labels: list[str]) -> str:
+    if len(labels) == 1:
+        return t("{check} is inconclusive", check=labels[0])
+    return t("{checks} are inconclusive", checks=words.listed(labels)) if labels else ""
 
 
 def _labels(facts: Facts, verdict: Verdict) -> list[str]:

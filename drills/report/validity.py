@@ -90,7 +90,7 @@ def _completed(facts: Facts) -> tuple[str, str]:
 
 def _files(facts: Facts) -> tuple[str, str]:
     events, attempts = words.count(len(facts.events), "event"), words.count(facts.evidence.ledger.height, "attempt")
-    return t(", ").join([events, attempts]), t("all files")
+    return words.one_clause([events, attempts]), t("all files")
 
 
 def _alive(facts: Facts) -> tuple[str, str]:
@@ -119,7 +119,7 @@ def _accounted(facts: Facts) -> tuple[str, str]:
     records, stopped = facts.evidence.requests.height, facts.evidence.last("load.stopped")
     drawn = stopped.data.get("drawn") if stopped else None
     told = t("{n:,} arrivals drawn", n=drawn) if isinstance(drawn, int) else t("arrivals drawn: no data")
-    return t(", ").join([words.count(records, "record"), told]), f"requests.ndjson, {lines_of(stopped)}"
+    return words.one_clause([words.count(records, "record"), told]), f"requests.ndjson, {lines_of(stopped)}"
 
 
 def _baseline(facts: Facts) -> tuple[str, str]:
@@ -248,7 +248,7 @@ def identity(facts: Facts) -> list[str]:
         commit = t("{commit}, with uncommitted changes", commit=commit)
     return [
         t("seed {seed}, plan {plan}", seed=code(header.get("seed", plan.get("seed"))), plan=code(plan.get("hash"))),
-        f"drill {code(tool.get('version'))}, git {commit}, Python {code(header.get('python'))}",
+        t(", ").join([f"drill {code(tool.get('version'))}", f"git {commit}", f"Python {code(header.get('python'))}"]),
     ]
 
 
