@@ -7,10 +7,12 @@ other placeholders, or is out of date. Needs Babel, which `make setup` brings.
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr
 from pathlib import Path
 from string import Formatter
 
@@ -26,8 +28,8 @@ LOCALE = PACKAGE / "data" / "locale"
 DOMAIN = "drills"
 #: What says a message in Python: the sentence itself, or the noun that goes with a number (`words.count`).
 SAID = {"t": None, "mark": None, "count": (2,)}
-#: Where reports are written; elsewhere these names may mean something else.
-SOURCES = ("checks/*.py", "report/*.py", "evidence.py", "records.py", "verdict.py")
+#: What says messages imports them from here; in other files these names may mean something else.
+SAYS = "from drills.lang import"
 TEMPLATES = PACKAGE / "report" / "templates"
 WIDTH = 120
 HEADER = "# What reports say, in the language {language}. `make messages` brings it up to date with the code."
@@ -58,8 +60,9 @@ def messages() -> dict[str, list[str]]:
 
 
 def _messages() -> Iterator[tuple[str, str]]:
-    for path in sorted(path for source in SOURCES for path in PACKAGE.glob(source)):
-        yield from _in(path, "python", SAID)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if SAYS in path.read_text() or path.parent == TEMPLATES.parent:
+            yield from _in(path, "python", SAID)
     for path in sorted(TEMPLATES.glob("*.j2")):
         yield from _in(path, "jinja2.ext:babel_extract", {"_": None})
     for item in YAML(typ="safe").load(PITFALLS)["pitfalls"]:
@@ -68,10 +71,28 @@ def _messages() -> Iterator[tuple[str, str]]:
 
 
 def _in(path: Path, method: str, said: Mapping[str, tuple[int, ...] | None]) -> Iterator[tuple[str, str]]:
-    with path.open("rb") as file:
+    # It tells of every f-string, also of those that fill placeholders; `hidden` tells of those that are messages.
+    with path.open("rb") as file, redirect_stderr(io.StringIO()):
         for _, message, _, _ in extract(method, file, keywords=said, options={"silent": "false"}):
             if isinstance(message, str) and message:
                 yield message, path.relative_to(ROOT).as_posix()
+
+
+def hidden() -> list[str]:
+    """Return messages that nobody finds: said inside an f-string, or made by one."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        inside = {id(one) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for one in ast.walk(node)}
+        for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _says(node)):
+            literal = node.args and isinstance(node.args[0], ast.Constant)
+            if (literal and id(node) in inside) or (node.args and isinstance(node.args[0], ast.JoinedStr)):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: a message inside an f-string, or made by one")
+    return found
+
+
+def _says(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in SAID
 
 
 def updated(language: str) -> Catalog:
@@ -121,7 +142,7 @@ def main(argv: list[str]) -> int:
     found = 0
     for language in sorted(path.name for path in LOCALE.iterdir() if path.is_dir()):
         catalogue = updated(language)
-        problems = wrong(catalogue)
+        problems = [*hidden(), *wrong(catalogue)]
         for path, content in zip((po(language), po(language).with_suffix(".mo")), texts(catalogue), strict=True):
             if "--check" not in argv:
                 path.write_bytes(content)
