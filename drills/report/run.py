@@ -119,7 +119,8 @@ def _template() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"_": t, "anchor": words.anchor}
+    environment.globals["_"] = t
+    environment.globals["anchor"] = words.anchor
     return environment.get_template("run.md.j2")
 
 

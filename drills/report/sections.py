@@ -60,12 +60,12 @@ def _metric_row(row: Json) -> Row:
             return "—"
         return prose(words.quantity(row[name], unit) + (" °C" if unit == "°C" else ""))
 
-    side = prose(t(row["side"])) if row.get("side") else ""
+    side, bound = str(row.get("side") or ""), figure("bound")
     return [
         prose(row["metric"]),
         f"**{prose(row['verdict'])}**",
         figure("value"),
-        "—" if row.get("bound") is None else f"{side} {figure('bound')}".strip(),
+        prose(t(side)) + f" {bound}" if side and row.get("bound") is not None else bound,
         prose(row.get("reason") or "") or "—",
         code(row["source"]) if row.get("source") else "—",
     ]
