@@ -95,7 +95,7 @@ def _pictures(facts: Facts) -> dict[str, list[Picture]]:
 
 
 def _page(facts: Facts, shown: dict[str, list[Picture]], tz: str | None) -> bytes:
-    text = _template().render(view(facts, _notes(facts.source.folder), zone_of(tz)) | {"pictures": shown})
+    text: str = _template().render(view(facts, _notes(facts.source.folder), zone_of(tz)) | {"pictures": shown})
     return (text.rstrip("\n") + "\n").encode()
 
 
