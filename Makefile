@@ -1,4 +1,4 @@
-.PHONY: setup drill test check bench clean setup-vllm test-vllm test-defects soak cluster-up cluster-down test-cluster test-hosts
+.PHONY: setup drill test check messages bench clean setup-vllm test-vllm test-defects soak cluster-up cluster-down test-cluster test-hosts
 BIN := .venv/bin
 ROUNDS ?= 5
 # Which engine the tests face, and where it and its model are.
@@ -45,6 +45,9 @@ check: setup  ## lint, format and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+
+messages: setup  ## the catalogues of the reports' languages, brought up to date with the code
+	@$(BIN)/python tools/messages.py
 
 bench: setup  ## figures, printed as ratios within one run
 	@$(BIN)/python -m benchmarks

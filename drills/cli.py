@@ -304,13 +304,14 @@ def report(
     tz: Annotated[
         str | None, typer.Option("--tz", help="A run's timeline in this time zone, too: Europe/Berlin.")
     ] = None,
+    lang: Annotated[str, typer.Option("--lang", help="The text in this language, too: zh.")] = "en",
 ) -> int:
     """Write a run's postmortem again, or a review of many."""
     from drills import report as reporting
     from drills import reviews, upkeep
 
     if month is not None or quarter is not None:
-        reviews.write(reports, month, quarter, target, say)
+        reviews.write(reports, month, quarter, target, say, lang)
         return 0
     folder = upkeep.complete(name, reports)
     if not (folder / "postmortem.md").is_file():  # its first one: nothing has been said of its action items yet
@@ -318,8 +319,7 @@ def report(
 
         for line in follow.followed(folder):
             say(line)
-    reporting.write(folder, tz=tz)
-    say(str(folder / "postmortem.md"))
+    say(str(reporting.write(folder, tz=tz, lang=lang)))
     return 0
 
 

@@ -13,11 +13,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 from drills import stats
+from drills.lang import mark
 from drills.model import Json
 from drills.strictjson import is_count, is_number
 
 #: The rule in one line, for whoever reads a comparison.
-RULE: Final = (
+RULE: Final = mark(
     "A difference is beyond chance only where the 95 % intervals of both values do not overlap: order statistics for "
     "quantiles of latency, Clopper-Pearson for shares; a value without an interval stands for its own run alone."
 )

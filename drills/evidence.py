@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
-from drills import files, journal, records, shapes, strictjson
+from drills import files, journal, records, sampled, shapes, strictjson
 from drills.errors import FileProblem, first_line
+from drills.lang import mark, t
 from drills.model import Bound, Event, Json, Outcome, Phase, Sla
+from drills.sampled import Said
 
 T = TypeVar("T")
 #: No run lasts longer than this, seconds; a time further away is damaged.
@@ -56,8 +57,13 @@ class Evidence:
     ledger: pl.DataFrame
     has_ledger: bool
     samples: tuple[Json, ...] = ()
-    problems: tuple[str, ...] = field(default=())
+    damage: tuple[Said, ...] = field(default=())
     damaged: frozenset[str] = field(default=frozenset())  # names of events that could not be used
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return what is missing or damaged, said in the language that is spoken now."""
+        return tuple(say() for say in self.damage)
 
     # ---- the journal -----------------------------------------------------------------------------------
 
@@ -263,7 +269,7 @@ def read(folder: Path | str) -> Evidence:
     What else is missing or damaged is left out and named in `problems`.
     """
     folder = Path(folder)
-    problems: list[str] = []
+    problems: list[Said] = []
     told = journal.read(folder / "journal.jsonl")
     events, damaged = _sound(told, problems)
     header = next((event.data for event in events if event.event == "header"), {})
@@ -280,34 +286,43 @@ def read(folder: Path | str) -> Evidence:
         requests=records.within(requests, events[0].mono, RUN_MAX_S),
         ledger=records.with_arrivals(records.within(ledger, events[0].mono, RUN_MAX_S), run),
         has_ledger=has_ledger,
-        samples=_samples(folder / "samples.ndjson", problems),
-        problems=tuple(problems),
+        samples=sampled.read(folder / "samples.ndjson", problems),
+        damage=tuple(problems),
         damaged=damaged,
     )
 
 
-def _sound(told: list[Event], problems: list[str]) -> tuple[tuple[Event, ...], frozenset[str]]:
+def _sound(told: list[Event], problems: list[Said]) -> tuple[tuple[Event, ...], frozenset[str]]:
     """Return the events that can be used, and the names of the others."""
     first = next((event.mono for event in told if event.mono >= 0), 0.0)
-    unusable = {event.n: said for event in told if (said := _unusable(event, first))}
+    unusable = {event.n for event in told if _unusable(event, first)}
     bad = [event for event in told if event.n in unusable]
-    problems += [f"journal.jsonl: event {event.n} ({event.event[:20]}): {unusable[event.n]}" for event in bad[:5]]
+    problems += [partial(_why_unusable, event, first) for event in bad[:5]]
     return tuple(event for event in told if event.n not in unusable), frozenset(event.event for event in bad)
+
+
+def _why_unusable(event: Event, first: float) -> str:
+    return t(
+        "journal.jsonl: event {n} ({event}): {reason}",
+        n=event.n,
+        event=event.event[:20],
+        reason=_unusable(event, first),
+    )
 
 
 def _unusable(event: Event, first: float) -> str:
     """Say why an event tells nothing; empty when it does. Times count from the `first` one."""
     for time in (event.mono, event.data.get("at_mono", event.mono)):
         if not (strictjson.is_number(time) and time >= 0 and abs(time - first) <= RUN_MAX_S):
-            return "its time is no time of the run"
+            return t("its time is no time of the run")
     try:
         datetime.fromisoformat(event.time)
     except ValueError:
-        return "its time is no time of the run"
+        return t("its time is no time of the run")
     return strictjson.misfit(event.data, shapes.EVENTS.get(event.event, strictjson.is_object))
 
 
-def _plan(folder: Path, header: Json, problems: list[str]) -> Json:
+def _plan(folder: Path, header: Json, problems: list[Said]) -> Json:
     """Return the plan: the journal's own, else plan.json. Both must be the same."""
     path = folder / "plan.json"
     written, begun = _object(path), header.get("plan")
@@ -320,9 +335,9 @@ def _plan(folder: Path, header: Json, problems: list[str]) -> Json:
     if said := strictjson.misfit(plan, shapes.PLAN):
         raise FileProblem(where, f"the plan was changed or damaged: {said}")
     if begun and written and begun != written:
-        problems.append("plan.json is not the plan that the journal begins with")
+        problems.append(partial(t, mark("plan.json is not the plan that the journal begins with")))
     if "hash" in plan and plan["hash"] != plan_hash(plan):
-        problems.append("the plan was changed after the run began: its hash is another one")
+        problems.append(partial(t, mark("the plan was changed after the run began: its hash is another one")))
     return plan
 
 
@@ -332,20 +347,17 @@ def plan_hash(plan: Json) -> str:
     return hashlib.sha256(json.dumps(core, sort_keys=True).encode()).hexdigest()
 
 
-def _table(reader: Callable[[Path | None], pl.DataFrame], path: Path, problems: list[str]) -> tuple[pl.DataFrame, bool]:
-    if said := _no_file(path):
-        problems.append(said)
+def _table(
+    reader: Callable[[Path | None], pl.DataFrame], path: Path, problems: list[Said]
+) -> tuple[pl.DataFrame, bool]:
+    if sampled.no_file(path):
+        problems.append(partial(t, sampled.NO_FILE, file=path.name))
         return reader(None), False
     try:
         return reader(path), path.is_file()
     except (pl.exceptions.PolarsError, OSError) as exc:
-        problems.append(f"{path.name} is damaged ({first_line(exc)[:80]})")
+        problems.append(partial(t, mark("{file} is damaged ({error})"), file=path.name, error=first_line(exc)[:80]))
         return reader(None), False
-
-
-def _no_file(path: Path) -> str:
-    """Say that something else than a file lies there; empty for a file and for nothing at all."""
-    return f"{path.name} is no file" if os.path.lexists(path) and not path.is_file() else ""
 
 
 def _object(path: Path) -> Json:
@@ -360,40 +372,3 @@ def _object(path: Path) -> Json:
     if not isinstance(found, dict):
         raise FileProblem(path, "is no JSON object")
     return found
-
-
-def _samples(path: Path, problems: list[str]) -> tuple[Json, ...]:
-    """Return the samples that can be used; a torn last line is left out, any other bad line is named."""
-    if said := _no_file(path):
-        problems.append(said)
-        return ()
-    found: list[Json] = []
-    bad: list[int] = []
-    try:
-        content = files.read(path)
-    except FileNotFoundError:
-        return ()
-    except OSError as exc:
-        problems.append(f"{path.name} cannot be read ({exc.strerror or exc})")
-        return ()
-    whole = content[: content.rfind(b"\n") + 1]
-    for number, line in enumerate(whole.splitlines(), start=1):
-        sample = _sample(line)
-        if sample is None:
-            bad.append(number)
-        else:
-            found.append(sample)
-    if bad:
-        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        problems.append(f"{path.name}:{bad[0]} is no sample{more}")
-    return tuple(found)
-
-
-def _sample(line: bytes) -> Json | None:
-    try:
-        sample: Json = strictjson.loads(line)
-    except ValueError:
-        return None
-    values = sample.get("values") if isinstance(sample, dict) else None
-    good = not strictjson.misfit(sample, shapes.SAMPLE) and (not sample["ok"] or isinstance(values, dict))
-    return sample if good else None

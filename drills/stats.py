@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from drills.lang import t
 from drills.model import Verdict
 
 CONFIDENCE = 0.95
@@ -79,7 +80,7 @@ def shortage(n: int, q: float) -> str:
     """Say that n are too few to show "at most the share q", however they ended; empty when they may be enough."""
     if not 0.0 < q < 1.0 or n >= (least := claim_minimum(1.0 - q)):
         return ""
-    return f"too few to show it: {least} are needed at least"
+    return t("too few to show it: {n} are needed at least", n=least)
 
 
 def rank(quantile: float, n: int) -> int:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from drills.lang import t
+
 #: Deeper than this nothing of ours is.
 DEPTH_MAX = 40
 #: What fits 64 bits; more digits than these are no count and no time of ours.
@@ -92,21 +94,21 @@ def is_list(value: Any) -> bool:
 def misfit(value: Any, shape: Shape, where: str = "") -> str:
     """Say where a value is not of the shape; empty when it is."""
     if callable(shape):
-        return "" if shape(value) else f"{where or 'it'} is not what it should be"
+        return "" if shape(value) else t("{what} is not what it should be", what=where or t("it"))
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return f"{where or 'it'} is no list"
+            return t("{what} is no list", what=where or t("it"))
         found = (misfit(item, shape[0], f"{where}[{i}]") for i, item in enumerate(value))
         return next((said for said in found if said), "")
     if not isinstance(value, dict):
-        return f"{where or 'it'} is no object"
+        return t("{what} is no object", what=where or t("it"))
     for key, inner in shape.items():
         name, optional = key.removesuffix("?"), key.endswith("?")
         path = f"{where}.{name}" if where else name
         if value.get(name) is None:
             if optional:
                 continue
-            return f"{path} is missing"
+            return t("{what} is missing", what=path)
         if said := misfit(value[name], inner, path):
             return said
     return ""

@@ -30,6 +30,7 @@ from drills.errors import (
     nearest,
 )
 from drills.evidence import Evidence
+from drills.lang import spoken, t
 from drills.model import CheckResult, Json, Left, Restored, RunVerdict, Verdict
 
 FILE = "verdict.json"
@@ -71,8 +72,10 @@ def stale(run_folder: Path | str, verdict: RunVerdict) -> str:
     try:
         stored = files.read(Path(run_folder) / FILE)
     except OSError:
-        return f"{FILE} is not there; `drill judge` writes it"
-    return "" if stored == encode(verdict) else f"{FILE} says something else than these files: `drill judge` mends it"
+        return t("{file} is not there; `drill judge` writes it", file=FILE)
+    if stored == encode(verdict):
+        return ""
+    return t("{file} says something else than these files: `drill judge` mends it", file=FILE)
 
 
 def encode(verdict: RunVerdict) -> bytes:
@@ -91,8 +94,8 @@ def _plain(value: Any) -> Any:
 
 
 def of(ev: Evidence) -> RunVerdict:
-    """Judge evidence, once."""
-    return ev.once("verdict", lambda: _of(ev))
+    """Judge evidence, once in each language: the reasons are said in the one that is spoken, all else is the same."""
+    return ev.once(f"verdict {spoken()}", lambda: _of(ev))
 
 
 def _of(ev: Evidence) -> RunVerdict:
@@ -110,7 +113,7 @@ def _of(ev: Evidence) -> RunVerdict:
         left=left(ev),
         exit_code=exit_code(verdict, restored, touched=_touched(ev), status=status),
         checks=rows,
-        reason="; ".join(broken) or _why(verdict, rows),
+        reason=t("; ").join(broken) or _why(verdict, rows),
     )
 
 
@@ -167,27 +170,29 @@ def _status(ev: Evidence) -> str:
 def _row(ev: Evidence, item: Json, status: str) -> CheckResult:
     name, raw = named(item)
     if name not in CHECKS:
-        return CheckResult(name, Verdict.INCONCLUSIVE, reason=f"unknown check{nearest(name, CHECKS)}", params=raw)
+        unknown = t("unknown check{nearest}", nearest=nearest(name, CHECKS))
+        return CheckResult(name, Verdict.INCONCLUSIVE, reason=unknown, params=raw)
     check = CHECKS[name]
     try:
         params = check.Params.model_validate(raw)
     except ValidationError as exc:
         where = ".".join(str(part) for part in exc.errors()[0]["loc"])
-        return CheckResult(name, Verdict.INCONCLUSIVE, reason=f"its parameters are damaged: {where}", params=raw)
+        damaged = t("its parameters are damaged: {where}", where=where)
+        return CheckResult(name, Verdict.INCONCLUSIVE, reason=damaged, params=raw)
     try:
         window_s, watched_s = check.window_s(params), _planned_watch_s(ev.plan)
         if status == "refused":
-            found = CheckResult(name, Verdict.NOT_JUDGED, reason="refused before anything was touched")
+            found = CheckResult(name, Verdict.NOT_JUDGED, reason=t("refused before anything was touched"))
         elif window_s > watched_s:
-            found = CheckResult(
-                name, Verdict.NOT_JUDGED, reason=f"needs {window_s:g} s, the plan watches {watched_s:g} s"
-            )
+            short = t("needs {needed:g} s, the plan watches {seconds:g} s", needed=window_s, seconds=watched_s)
+            found = CheckResult(name, Verdict.NOT_JUDGED, reason=short)
         else:
             found = check.judge(ev, params)
     except Exception as exc:
         # A judge that breaks has shown nothing about the service. What broke is for whoever mends it.
         broke: Json = {"broke": f"{type(exc).__name__}: {exc}"}
-        found = CheckResult(name, Verdict.INCONCLUSIVE, reason="cannot be told from these files", detail=broke)
+        told = t("cannot be told from these files")
+        found = CheckResult(name, Verdict.INCONCLUSIVE, reason=told, detail=broke)
     return _finite(replace(found, params=raw))
 
 
@@ -202,7 +207,7 @@ def _planned_watch_s(plan: Json) -> float:
 def _finite(row: CheckResult) -> CheckResult:
     """A value that is no number is no evidence."""
     if isinstance(row.value, float) and not math.isfinite(row.value):
-        return replace(row, verdict=Verdict.INCONCLUSIVE, value=None, reason="the value is no number")
+        return replace(row, verdict=Verdict.INCONCLUSIVE, value=None, reason=t("the value is no number"))
     return row
 
 
@@ -210,5 +215,5 @@ def _why(verdict: Verdict, rows: tuple[CheckResult, ...]) -> str:
     """Say which rows made the verdict."""
     if verdict is Verdict.PASS:
         return ""
-    causes: list[Any] = [f"{row.check}: {row.reason}" for row in rows if row.verdict is verdict]
-    return "; ".join(causes) or "no check was judged"
+    causes = [t("{check}: {reason}", check=row.check, reason=row.reason) for row in rows if row.verdict is verdict]
+    return t("; ").join(causes) or t("no check was judged")

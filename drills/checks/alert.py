@@ -6,17 +6,18 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from drills.checks.base import NO_INJECTION, Check, by_deadline
+from drills.checks.base import NO_INJECTION, Check, allowed, by_deadline
 from drills.checks.measures import seconds
 from drills.checks.watching import blind, looks
 from drills.evidence import Evidence, at
+from drills.lang import mark, t
 from drills.model import CheckResult, Event, Json, Verdict
 from drills.params import DurationOrAlert, Line, Params
 
 #: Longer than this without a successful look at Prometheus, an alert may have come and gone unseen. The first look
 #: that counts is at most this long before the injection: it says what was there before.
 POLL_GAP_S = 5.0
-INSTALL = (
+INSTALL = mark(
     "Prometheus was not watched: install prometheus and alertmanager (Debian: prometheus, prometheus-alertmanager), "
     "or name them in the target"
 )
@@ -88,7 +89,7 @@ class Alert(Check[AlertParams]):
         """Judge firing, then the notification, then the end of it."""
         hit = ev.t_inject
         if hit is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         said = [
             e for e in ev.of("alert") if e.data.get("alert") == params.name and e.data.get("source") != "alertmanager"
         ]
@@ -98,18 +99,21 @@ class Alert(Check[AlertParams]):
         notes = _notes(ev, params, hit)
         row = _row(ev, params, hit, firing, notes, right)
         if before:
-            return cls.unclear(f"{params.name} was {before.data['state']} before the injection", **row)
+            early = t("{alert} was {state} before the injection", alert=params.name, state=before.data["state"])
+            return cls.unclear(early, **row)
         if watched is None:
-            return cls.unclear(INSTALL, **row)
+            return cls.unclear(t(INSTALL), **row)
         if watched < 0:
-            return cls.unclear(f"Prometheus was not seen in the {POLL_GAP_S:g} s before the injection", **row)
+            late = t("Prometheus was not seen in the {seconds:g} s before the injection", seconds=POLL_GAP_S)
+            return cls.unclear(late, **row)
         if firing is None:
             return cls._silence(params, hit, said, watched, row)
         if row["value"] > watched + POLL_GAP_S:
-            return cls.unclear(f"fired, and before that Prometheus was seen for {watched:.1f} s only", **row)
+            gap = t("fired, and before that Prometheus was seen for {seconds:.1f} s only", seconds=watched)
+            return cls.unclear(gap, **row)
         if row["value"] > params.within_s:
-            late = f"fired {row['value']:.1f} s after the injection; {params.within_s:g} s allowed"
-            return cls.result(Verdict.FAIL, late, **row)
+            late = t("fired {seconds:.1f} s after the injection", seconds=row["value"])
+            return cls.result(Verdict.FAIL, allowed(late, params.within_s), **row)
         return cls._after(ev, params, hit, watched, row)
 
     @classmethod
@@ -118,14 +122,18 @@ class Alert(Check[AlertParams]):
     ) -> CheckResult:
         verdict = by_deadline(None, params.within_s, watched)
         if verdict is Verdict.INCONCLUSIVE:
-            return cls.unclear(f"did not fire, and Prometheus was seen without a gap for {watched:.1f} s only", **row)
+            gap = t("did not fire, and Prometheus was seen without a gap for {seconds:.1f} s only", seconds=watched)
+            return cls.unclear(gap, **row)
         others = [e.data.get("labels") for e in said if at(e) >= hit and e.data.get("state") == "firing"]
         if others:
             labels = ", ".join(f"{key}={value}" for key, value in sorted((others[0] or {}).items()))
-            return cls.result(
-                verdict, f"did not fire within {params.within_s:g} s; fired with other labels: {labels}", **row
+            told = t(
+                "did not fire within {seconds:g} s; fired with other labels: {labels}",
+                seconds=params.within_s,
+                labels=labels,
             )
-        return cls.result(verdict, f"did not fire within {params.within_s:g} s", **row)
+            return cls.result(verdict, told, **row)
+        return cls.result(verdict, t("did not fire within {seconds:g} s", seconds=params.within_s), **row)
 
     @classmethod
     def _after(cls, ev: Evidence, params: AlertParams, hit: float, watched: float, row: dict[str, Any]) -> CheckResult:
@@ -133,26 +141,29 @@ class Alert(Check[AlertParams]):
         detail = row["detail"]
         if params.notified_within_s is not None:
             if detail["notified_s"] is None and (blind := _uncounted(ev, hit)):
-                return cls.unclear(f"fired in time; whether it was notified is not known: {blind}", **row)
+                unknown = t("fired in time; whether it was notified is not known: {reason}", reason=blind)
+                return cls.unclear(unknown, **row)
             verdict = by_deadline(detail["notified_s"], params.notified_within_s, ev.ended - hit)
             if verdict is not Verdict.PASS:
-                told = _or_never(detail["notified_s"], params.notified_within_s)
-                return cls.result(verdict, f"fired in time; notified: {told}", **row)
+                return cls.result(verdict, _notified(detail["notified_s"], params.notified_within_s), **row)
         if params.resolves_within_s is not None:
             if ev.t_off is None:
-                return cls.unclear("fired; the fault was never proven off, so its end cannot be judged", **row)
+                return cls.unclear(t("fired; the fault was never proven off, so its end cannot be judged"), **row)
             seen_s = min(ev.ended, hit + watched) - ev.t_off
             resolved_s = detail["resolved_s"]
             if resolved_s is not None and resolved_s > seen_s + POLL_GAP_S:
-                return cls.unclear(
-                    f"fired and resolved; between, Prometheus was seen without a gap for {watched:.1f} s only", **row
+                gap = t(
+                    "fired and resolved; between, Prometheus was seen without a gap for {seconds:.1f} s only",
+                    seconds=watched,
                 )
+                return cls.unclear(gap, **row)
             verdict = by_deadline(resolved_s, params.resolves_within_s, seen_s)
             if verdict is not Verdict.PASS:
-                told = _or_never(resolved_s, params.resolves_within_s)
-                return cls.result(verdict, f"fired in time; resolved: {told}", **row)
-        unproven = "; it was silenced for the victim, so the paging path is not proven" if _silenced(ev.plan) else ""
-        return cls.result(Verdict.PASS, f"fired in time{unproven}", **row)
+                return cls.result(verdict, _resolved(resolved_s, params.resolves_within_s), **row)
+        if _silenced(ev.plan):
+            unproven = t("fired in time; it was silenced for the victim, so the paging path is not proven")
+            return cls.result(Verdict.PASS, unproven, **row)
+        return cls.result(Verdict.PASS, t("fired in time"), **row)
 
 
 def _silenced(plan: Json) -> bool:
@@ -233,7 +244,7 @@ def _uncounted(ev: Evidence, hit: float) -> str:
         return ""
     low, high = blind([hit, *looks(ev, COUNTED, "alertmanager")], hit, ev.ended)
     if high - low > COUNTED_GAP_S:
-        return f"Alertmanager's counters were not seen for {high - low:.1f} s"
+        return t("Alertmanager's counters were not seen for {seconds:.1f} s", seconds=high - low)
     return ""
 
 
@@ -255,5 +266,13 @@ def _watched_s(ev: Evidence, hit: float) -> float | None:
     return max(0.0, seen - hit)
 
 
-def _or_never(value: float | None, within: float) -> str:
-    return f"{'not seen' if value is None else f'after {value:.1f} s'}; {within:g} s allowed"
+def _notified(value_s: float | None, within_s: float) -> str:
+    if value_s is None:
+        return allowed(t("fired in time; notified: not seen"), within_s)
+    return allowed(t("fired in time; notified: after {seconds:.1f} s", seconds=value_s), within_s)
+
+
+def _resolved(value_s: float | None, within_s: float) -> str:
+    if value_s is None:
+        return allowed(t("fired in time; resolved: not seen"), within_s)
+    return allowed(t("fired in time; resolved: after {seconds:.1f} s", seconds=value_s), within_s)

@@ -24,6 +24,7 @@ import polars as pl
 
 from drills.checks.watching import blind, on
 from drills.evidence import Evidence
+from drills.lang import mark, spoken, t
 from drills.model import Json, Phase
 from drills.strictjson import is_number
 
@@ -95,8 +96,8 @@ class Rule:
 
 
 def attempts_of(ev: Evidence, health_checks: float | None = HEALTH_CHECKS) -> Attempts:
-    """Return the run's attempts, counted once for this evidence."""
-    return ev.once(f"attempts {health_checks}", lambda: Attempts(ev, health_checks))
+    """Return the run's attempts, counted once for this evidence (and language: what is not known, they say)."""
+    return ev.once(f"attempts {health_checks} {spoken()}", lambda: Attempts(ev, health_checks))
 
 
 class Attempts:
@@ -114,9 +115,16 @@ class Attempts:
 
     @property
     def source(self) -> str:
-        """Say where the attempts at the engines come from; empty when nobody counted them."""
-        counted = "ledger" if self._ledger else "vLLM's own counters" if self._counters else ""
-        return f"{counted} and the rule's counter of new connections" if counted and self.rules else counted
+        """Say where the attempts at the engines come from, marked for `t`; empty when nobody counted them."""
+        if self._ledger:
+            return mark("ledger and the rule's counter of new connections") if self.rules else mark("ledger")
+        if self._counters:
+            return (
+                mark("vLLM's own counters and the rule's counter of new connections")
+                if self.rules
+                else mark("vLLM's own counters")
+            )
+        return ""
 
     def count(self, begin: float, end: float) -> Count:
         """Count the attempts of the arrivals intended in [begin, end)."""
@@ -181,7 +189,11 @@ def _rules(ev: Evidence, configured: float) -> tuple[list[Rule], str]:
         begin, end = on(ev, receipt)
         low, high = blind((mono for mono, _ in looks), begin, end)
         if not looks or high - low > COUNTER_GAP_S:
-            return found, f"nobody looked at the counter of {receipt['fault']} for {high - low:.1f} s"
+            return found, t(
+                "nobody looked at the counter of {fault} for {seconds:.1f} s",
+                fault=receipt["fault"],
+                seconds=high - low,
+            )
         least, most = _background(looks, begin, end, configured * (len(receipt["victims"]) or 1))
         found.append(Rule(_beyond(looks, begin, least), _beyond(looks, begin, most), begin, end))
     return found, ""
@@ -224,16 +236,20 @@ def _doubt(ev: Evidence, configured: float) -> str:
         begin, end = on(ev, receipt)
         looks = [(mono, new) for mono, new in _looks(ev, receipt) if begin <= mono <= end]
         if any(b < a for (_, a), (_, b) in pairwise(looks)):
-            return f"the counter of {receipt['fault']} ran backwards"
+            return t("the counter of {fault} ran backwards", fault=receipt["fault"])
         if not looks or (receipt.get("params") or {}).get("loss") is not None:  # where all comes through in the end
             continue
         grew = [mono for (_, a), (mono, b) in pairwise(looks) if b > a]
         low, high = blind([looks[0][0], *grew], begin, end)
         rate = configured * (len(receipt["victims"]) or 1)
         if high - low > RATE_S and (high - low) * rate > STILL_CHECKS:
-            still = f"the counter of {receipt['fault']} stood still for {high - low:.0f} s"
-            checks = f"although {rate:g} health checks a second are taken off it"
-            return f"{still}, {checks}; write health_checks: null where nobody makes any"
+            return t(
+                "the counter of {fault} stood still for {seconds:.0f} s, although {rate:g} health checks a second are "
+                "taken off it; write health_checks: null where nobody makes any",
+                fault=receipt["fault"],
+                seconds=high - low,
+                rate=rate,
+            )
     return ""
 
 

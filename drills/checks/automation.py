@@ -14,10 +14,11 @@ from typing import Any
 
 import polars as pl
 
-from drills.checks.base import NO_INJECTION, Check
+from drills.checks.base import NO_INJECTION, Check, of_replica
 from drills.checks.measures import seconds
 from drills.checks.watching import GPU_GAP_S, replicas, watches_gpus
 from drills.evidence import Evidence, at
+from drills.lang import t
 from drills.model import CheckResult, Event, Json, Verdict
 from drills.params import Duration, Params, Share
 from drills.strictjson import is_number
@@ -58,11 +59,11 @@ class Automation(Check[AutomationParams]):
         """Find the GPUs that got hot, and when something was done about each."""
         declared = ev.plan["target"].get("automation")
         if ev.t_inject is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         if not isinstance(declared, dict):
-            return cls.result(Verdict.NOT_JUDGED, "the target declares no automation for hot GPUs")
+            return cls.result(Verdict.NOT_JUDGED, t("the target declares no automation for hot GPUs"))
         if not watches_gpus(ev):
-            return cls.result(Verdict.NOT_JUDGED, "no GPU is watched at this target")
+            return cls.result(Verdict.NOT_JUDGED, t("no GPU is watched at this target"))
         above_c = float(declared["hot_above"])
         series = temperatures(ev)
         found = [hot for gpu, seen in sorted(series.items()) if (hot := _rise(ev, gpu, seen, above_c)) is not None]
@@ -76,27 +77,28 @@ class Automation(Check[AutomationParams]):
         """Judge what was done about one GPU."""
         row: Json = {"bound": params.within, "unit": "s", "detail": _told(hot, by)}
         if hot.hot - hot.cool > GPU_GAP_S:
-            return cls.unclear(f"nobody looked at {hot.gpu} for {hot.hot - hot.cool:.0f} s before it was hot", **row)
+            unseen = t(
+                "nobody looked at {gpu} for {seconds:.0f} s before it was hot", gpu=hot.gpu, seconds=hot.hot - hot.cool
+            )
+            return cls.unclear(unseen, **row)
         end = watched_until(ev, hot.replica)
         if end <= hot.cool:
-            why = "the drill had hit it before its GPU was hot, and whatever became of it since may be its doing"
-            return cls.unclear(f"{hot.replica}: {why}", **row)
+            why = t("the drill had hit it before its GPU was hot, and whatever became of it since may be its doing")
+            return cls.unclear(of_replica(hot.replica, why), **row)
         acted = _moved(ev, hot, end) if by == "move" else _shed(ev, hot, params.max_left, end)
         if isinstance(acted, str):
             return cls.unclear(acted, **row)
-        where = f"{hot.replica}: its GPU rose to {hot.highest_c:g} C"
-        what = "the replica served from another GPU" if by == "move" else "what reached it fell"
         if acted is None:
             watched_s = max(0.0, end - hot.hot)
             late = watched_s >= params.within
-            missing = "it served from no other GPU" if by == "move" else "what reached it did not fall"
-            said = f"{where}, and {missing} within {min(watched_s, params.within):.0f} s"
-            said += "" if late or end == ev.ended else ", when the drill hit it"
+            said = _idle(hot, by, min(watched_s, params.within))
+            if not late and end != ev.ended:
+                said = t("{found}, when the drill hit it", found=said)
             return cls.result(Verdict.FAIL if late else Verdict.INCONCLUSIVE, said, **row)
         took_s = max(0.0, acted - hot.hot)
         verdict = Verdict.PASS if took_s <= params.within else Verdict.FAIL
         row |= {"value": seconds(took_s), "interval": (seconds(took_s), seconds(max(0.0, acted - hot.cool)))}
-        return cls.result(verdict, f"{where}, and {what} after {took_s:.1f} s", **row)
+        return cls.result(verdict, _acted(hot, by, took_s), **row)
 
 
 # ---- who got hot ---------------------------------------------------------------------------------------
@@ -139,11 +141,47 @@ def _rise(ev: Evidence, gpu: str, seen: list[tuple[float, float]], above_c: floa
 def _never(series: dict[str, list[tuple[float, float]]], above_c: float) -> str:
     """Say why there was nothing to judge."""
     if not series:
-        return "no GPU of a replica told its temperature"
+        return t("no GPU of a replica told its temperature")
     highest_c = max(degrees for seen in series.values() for _, degrees in seen)
     if highest_c > above_c:
-        return f"a GPU was above {above_c:g} C at the first look already: it did not rise in this run"
-    return f"no GPU rose above {above_c:g} C in this run, the highest was {highest_c:g} C"
+        return t(
+            "a GPU was above {degrees:g} C at the first look already: it did not rise in this run", degrees=above_c
+        )
+    return t(
+        "no GPU rose above {degrees:g} C in this run, the highest was {highest:g} C", degrees=above_c, highest=highest_c
+    )
+
+
+def _acted(hot: Hot, by: str, took_s: float) -> str:
+    if by == "move":
+        return t(
+            "{replica}: its GPU rose to {highest:g} C, and the replica served from another GPU after {seconds:.1f} s",
+            replica=hot.replica,
+            highest=hot.highest_c,
+            seconds=took_s,
+        )
+    return t(
+        "{replica}: its GPU rose to {highest:g} C, and what reached it fell after {seconds:.1f} s",
+        replica=hot.replica,
+        highest=hot.highest_c,
+        seconds=took_s,
+    )
+
+
+def _idle(hot: Hot, by: str, within_s: float) -> str:
+    if by == "move":
+        return t(
+            "{replica}: its GPU rose to {highest:g} C, and it served from no other GPU within {seconds:.0f} s",
+            replica=hot.replica,
+            highest=hot.highest_c,
+            seconds=within_s,
+        )
+    return t(
+        "{replica}: its GPU rose to {highest:g} C, and what reached it did not fall within {seconds:.0f} s",
+        replica=hot.replica,
+        highest=hot.highest_c,
+        seconds=within_s,
+    )
 
 
 def _told(hot: Hot, by: str) -> Json:
@@ -193,7 +231,7 @@ def _shed(ev: Evidence, hot: Hot, max_left: float, end: float) -> float | str | 
     """
     began = ev.last("load.started")
     if not ev.has_ledger or began is None:
-        return "no ledger tells what reached the hot replica"
+        return t("no ledger tells what reached the hot replica")
     is_hot = pl.col("replica") == hot.replica
     mine = ev.ledger.filter(is_hot)["start"].sort().to_list()
     others = ev.ledger.filter(~is_hot & (pl.col("role") == "primary"))["start"].sort().to_list()
@@ -205,17 +243,25 @@ def _shed(ev: Evidence, hot: Hot, max_left: float, end: float) -> float | str | 
         return _count(starts, begin, begin + WINDOW_S) / usual(starts) if usual(starts) else 1.0
 
     if usual(mine) < MIN_N:
-        few = f"{usual(mine):.0f} attempts in {WINDOW_S:g} s reached {hot.replica} before its GPU was hot"
-        return f"{few}; {MIN_N} are needed to see them fall"
+        return t(
+            "{n:.0f} attempts in {seconds:g} s reached {replica} before its GPU was hot; "
+            "{needed} are needed to see them fall",
+            n=usual(mine),
+            seconds=WINDOW_S,
+            replica=hot.replica,
+            needed=MIN_N,
+        )
     if hot.cool - WINDOW_S >= began.mono and left(mine, hot.cool - WINDOW_S) <= max_left:
-        return f"what reached {hot.replica} had fallen before its GPU was hot"
+        return t("what reached {replica} had fallen before its GPU was hot", replica=hot.replica)
     begin, together = hot.cool, False
     while begin + WINDOW_S <= end:
         if left(mine, begin) <= max_left * min(1.0, left(others, begin)):
             return begin
         together |= left(mine, begin) <= max_left
         begin += STEP_S
-    return f"what reached {hot.replica} fell with what reached all others, which is no shedding" if together else None
+    if not together:
+        return None
+    return t("what reached {replica} fell with what reached all others, which is no shedding", replica=hot.replica)
 
 
 def _count(starts: list[Any], begin: float, end: float) -> int:

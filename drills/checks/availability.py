@@ -7,6 +7,7 @@ from typing import Literal
 from drills import stats
 from drills.checks.base import Check
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Json, Verdict
 from drills.params import Params, Share
 
@@ -30,13 +31,18 @@ class Availability(Check[AvailabilityParams]):
         cohort = ev.cohort(params.cohort)
         n, good = cohort.height, int(cohort["good"].sum())
         if n == 0:
-            return cls.unclear(f"no arrival in the {params.cohort} cohort", n=0)
+            return cls.unclear(t("no arrival in the {cohort} cohort", cohort=params.cohort), n=0)
         allowed = ev.sla.errors if params.min == "sla" else 1.0 - params.min
         verdict = stats.judge_share(n - good, n, allowed)
         low, high = stats.share_interval(good, n)
-        reason = f"{n - good} of {n} arrivals were not answered; {100 * allowed:.3g} % allowed"
+        reason = t(
+            "{n} of {total} arrivals were not answered; {percent:.3g} % allowed",
+            n=n - good,
+            total=n,
+            percent=100 * allowed,
+        )
         if verdict is Verdict.INCONCLUSIVE and (few := stats.shortage(n, allowed)):
-            reason += f"; {few}"
+            reason = t("{found}; {reason}", found=reason, reason=few)
         return cls.result(
             verdict,
             reason,

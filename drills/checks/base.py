@@ -7,10 +7,12 @@ inconclusive with the reason. To add one, copy a short one (`accounted.py`), and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from drills import stats
 from drills.evidence import Evidence
+from drills.lang import mark, t
 from drills.model import CheckResult, Json, Verdict
 from drills.params import Duration, Params
 
@@ -77,7 +79,22 @@ def by_deadline(value_s: float | None, within_s: float, observed_s: float) -> Ve
     return Verdict.FAIL if observed_s >= within_s else Verdict.INCONCLUSIVE
 
 
-NO_INJECTION = "nothing was injected, so there is nothing to judge"
+NO_INJECTION = mark("nothing was injected, so there is nothing to judge")
+
+
+def several(items: Iterable[str]) -> str:
+    """Return items one after the other, as a sentence lists them."""
+    return t(", ").join(items)
+
+
+def allowed(told: str, within_s: float) -> str:
+    """Return what was found with the time that was allowed, in seconds."""
+    return t("{found}; {seconds:g} s allowed", found=told, seconds=within_s)
+
+
+def of_replica(name: str, told: str) -> str:
+    """Return what was found of one replica."""
+    return t("{replica}: {found}", replica=name, found=told)
 
 
 def named(item: Json) -> tuple[str, Json]:

@@ -10,10 +10,11 @@ from statistics import median
 import polars as pl
 from pydantic import Field
 
-from drills.checks import engines, measures
-from drills.checks.base import NO_INJECTION, Check, by_deadline
+from drills.checks import base, engines, measures
+from drills.checks.base import NO_INJECTION, Check, by_deadline, of_replica
 from drills.checks.measures import seconds
 from drills.evidence import Evidence, Span
+from drills.lang import t
 from drills.model import CheckResult, Json, Phase, Verdict
 from drills.params import Duration, Params, Share
 
@@ -48,7 +49,7 @@ class CacheRecovery(Check[CacheRecoveryParams]):
         """Find for each victim the first window after its return that is as good as the baseline."""
         hit, span = ev.t_inject, ev.phase(Phase.BASELINE)
         if hit is None or span is None or not ev.victims:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         baseline = Span(span.begin, min(span.end, hit), span.event)
         rows = [_one(ev, victim, params, baseline) for victim in ev.victims]
         worst = min(rows, key=lambda row: _ORDER.index(row.verdict))
@@ -102,7 +103,7 @@ def _one(ev: Evidence, name: str, params: CacheRecoveryParams, baseline: Span) -
     if before is None or before < params.baseline_min:
         return _row(name, *_no_baseline(ev, name, victim, baseline, params), detail)
     if ttft is None:
-        few = "too few second and later turns in the baseline to compare with"
+        few = t("too few second and later turns in the baseline to compare with")
         return _row(name, Verdict.INCONCLUSIVE, few, detail)
     # A median of few requests swings; the worst 10 s of the baseline itself are no sign of a cold cache.
     medians = [victim.ttft_s(begin, begin + WINDOW_S) for begin in _steps(baseline.begin, baseline.end)]
@@ -114,7 +115,7 @@ def _one(ev: Evidence, name: str, params: CacheRecoveryParams, baseline: Span) -
     back, events = _back(ev, name)
     if back is None:
         verdict = by_deadline(None, params.within, ev.ended - baseline.end)
-        return _row(name, verdict, "it never came back", detail, events)
+        return _row(name, verdict, t("it never came back"), detail, events)
     return _after(ev, name, victim, params, (back, needed, allowed), detail, events)
 
 
@@ -126,7 +127,7 @@ def _row(
         verdict,
         value=value,
         n=int(detail["turns"]),
-        reason=f"{name}: {reason}",
+        reason=of_replica(name, reason),
         events=events,
         detail=detail,
     )
@@ -137,16 +138,24 @@ def _no_baseline(
 ) -> tuple[Verdict, str]:
     """Say why there is nothing to come back to."""
     rate = victim.hit_rate(baseline.begin, baseline.end)
-    least = f"at least {100 * params.baseline_min:.3g} % are needed, so there is nothing to come back to"
+    least = 100 * params.baseline_min
     if rate is not None:
-        low = f"its prefix cache served {100 * rate:.3g} % of the baseline's prompt tokens; {least}"
-        return Verdict.FAIL, low
+        return Verdict.FAIL, t(
+            "its prefix cache served {percent:.3g} % of the baseline's prompt tokens; at least {least:.3g} % are "
+            "needed, so there is nothing to come back to",
+            percent=100 * rate,
+            least=least,
+        )
     asked = victim.queries.rise(baseline.begin, baseline.end)
     prompts = engines.counter(ev, name, "prompt_tokens").rise(baseline.begin, baseline.end)
     if asked == 0 and prompts:
-        off = f"not one of the baseline's {prompts:.0f} prompt tokens was looked up in a prefix cache: it is off"
-        return Verdict.FAIL, f"{off}; {least}"
-    return Verdict.INCONCLUSIVE, "its prefix cache's counters were not read in the baseline, or no prompt came to it"
+        return Verdict.FAIL, t(
+            "not one of the baseline's {n:.0f} prompt tokens was looked up in a prefix cache: it is off; at least "
+            "{least:.3g} % are needed, so there is nothing to come back to",
+            n=prompts,
+            least=least,
+        )
+    return Verdict.INCONCLUSIVE, t("its prefix cache's counters were not read in the baseline, or no prompt came to it")
 
 
 def _after(
@@ -174,17 +183,23 @@ def _after(
             value = seconds(begin - back)
             detail |= _told(ev, name, last, back, begin + WINDOW_S)
             verdict = Verdict.PASS if value <= params.within else Verdict.FAIL
-            reason = f"{_figures(last, needed, allowed)} {value:.1f} s after it was back"
-            reason += f"; {params.within:g} s allowed" if verdict is Verdict.FAIL else ""
+            figures = _figures(last, needed, allowed)
+            reason = t("{figures} {seconds:.1f} s after it was back", figures=figures, seconds=value)
+            reason = base.allowed(reason, params.within) if verdict is Verdict.FAIL else reason
             return _row(name, verdict, reason, detail, events, value)
     if last is None:
-        few = f"after it was back there are no {WINDOW_S:g} s with its counters and {WINDOW_MIN_N} later turns"
+        few = t(
+            "after it was back there are no {seconds:g} s with its counters and {n} later turns",
+            seconds=WINDOW_S,
+            n=WINDOW_MIN_N,
+        )
         return _row(name, Verdict.INCONCLUSIVE, few, detail, events)
     detail |= _told(ev, name, last, back, ev.ended)
     observed_s = ev.ended - back - WINDOW_S
-    reason = f"{_figures(last, needed, allowed)} at last, never both in the {observed_s:.0f} s watched"
+    figures = _figures(last, needed, allowed)
+    reason = t("{figures} at last, never both in the {seconds:.0f} s watched", figures=figures, seconds=observed_s)
     verdict = by_deadline(None, params.within, observed_s)
-    return _row(name, verdict, f"{reason}; {params.within:g} s allowed", detail, events)
+    return _row(name, verdict, base.allowed(reason, params.within), detail, events)
 
 
 def _told(ev: Evidence, name: str, last: tuple[float, float], back: float, end: float) -> Json:
@@ -195,9 +210,13 @@ def _told(ev: Evidence, name: str, last: tuple[float, float], back: float, end: 
 
 def _figures(found: tuple[float, float], needed: float, allowed: float) -> str:
     rate, ttft = found
-    return (
-        f"hit rate {100 * rate:.3g} % ({100 * needed:.3g} % needed), first token of later turns after "
-        f"{1000 * ttft:.0f} ms ({1000 * allowed:.0f} ms allowed)"
+    return t(
+        "hit rate {percent:.3g} % ({needed:.3g} % needed), first token of later turns after "
+        "{ttft:.0f} ms ({allowed:.0f} ms allowed)",
+        percent=100 * rate,
+        needed=100 * needed,
+        ttft=1000 * ttft,
+        allowed=1000 * allowed,
     )
 
 

@@ -7,10 +7,11 @@ from typing import Literal
 import polars as pl
 
 from drills import stats
-from drills.checks.base import NO_INJECTION, Check
+from drills.checks.base import NO_INJECTION, Check, allowed
 from drills.checks.measures import seconds
 from drills.checks.watching import on
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Json, Outcome, Verdict
 from drills.params import Duration, DurationOrSla, Params, Share
 
@@ -37,9 +38,10 @@ class Degraded(Check[DegradedParams]):
     def judge(cls, ev: Evidence, params: DegradedParams) -> CheckResult:
         """Count the degraded answers that came in time."""
         if ev.t_inject is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         if not _declared(ev):
-            return cls.result(Verdict.NOT_JUDGED, "the target names neither fallback models nor a cache (degradation)")
+            undeclared = t("the target names neither fallback models nor a cache (degradation)")
+            return cls.result(Verdict.NOT_JUDGED, undeclared)
         bound = ev.sla.ttft.value_s if params.ttft == "sla" else float(params.ttft)
         frame = needed(ev, params.of, bound).sort("intended", "arrival")
         answered = frame.filter(pl.col("outcome") == Outcome.DEGRADED)
@@ -63,18 +65,27 @@ class Degraded(Check[DegradedParams]):
     def _verdict(
         cls, params: DegradedParams, bound: float, n: int, served: int, late: int, opened: float | None, row: Json
     ) -> CheckResult:
-        whom = "arrivals" if params.of == "all" else "arrivals that no primary answered in time"
-        said = f"{served} of {n} {whom} got a degraded answer within {bound:g} s"
-        said += f", {late} a later one" if late else ""
-        said += f"; {100 * params.min_share:.3g} % are needed"
+        whom = t("arrivals") if params.of == "all" else t("arrivals that no primary answered in time")
+        said = t(
+            "{n} of {total} {whom} got a degraded answer within {seconds:g} s",
+            n=served,
+            total=n,
+            whom=whom,
+            seconds=bound,
+        )
+        said = t("{found}, {n} a later one", found=said, n=late) if late else said
+        said = t("{found}; {percent:.3g} % are needed", found=said, percent=100 * params.min_share)
         verdict = stats.judge_counted(n - served, n, 1.0 - params.min_share)
         if verdict is Verdict.FAIL:
             return cls.result(verdict, said, **row)
         if n < NEEDED_MIN:
-            return cls.unclear(f"{n} {whom}: too few to see a share", **row)
+            return cls.unclear(t("{n} {whom}: too few to see a share", n=n, whom=whom), **row)
         if verdict is Verdict.PASS and opened is not None and opened > params.within:
-            slow = f"the first degraded answer was for an arrival {opened:.1f} s after the first that needed one"
-            return cls.result(Verdict.FAIL, f"{slow}; {params.within:g} s allowed", **row)
+            slow = t(
+                "the first degraded answer was for an arrival {seconds:.1f} s after the first that needed one",
+                seconds=opened,
+            )
+            return cls.result(Verdict.FAIL, allowed(slow, params.within), **row)
         return cls.result(verdict, said, **row)
 
     @classmethod

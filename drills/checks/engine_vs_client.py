@@ -12,6 +12,7 @@ from drills.checks.base import NO_INJECTION, Check
 from drills.checks.measures import seconds
 from drills.checks.watching import PROBE_GAP_S, away, blind
 from drills.evidence import Evidence, Span
+from drills.lang import t
 from drills.model import CheckResult, Json, Phase, Verdict
 from drills.params import Duration, Params
 from drills.strictjson import is_number
@@ -43,12 +44,17 @@ class EngineVsClient(Check[EngineVsClientParams]):
         """Compare the means of the cohort, and say beside them how both were in the baseline."""
         span = _span(ev, params.cohort)
         if span is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         client = _client(ev, params)
         row = {"bound": params.max, "unit": "s", "n": len(client), "events": (span.event,)}
         detail: Json = {"metrics": engines.found_as(ev, f"{params.metric}_sum", f"{params.metric}_count")}
         if len(client) < MIN_N:
-            few = f"{len(client)} full answers of the model in the {params.cohort} cohort; {MIN_N} are needed"
+            few = t(
+                "{n} full answers of the model in the {cohort} cohort; {needed} are needed",
+                n=len(client),
+                cohort=params.cohort,
+                needed=MIN_N,
+            )
             return cls.unclear(few, detail=detail, **row)
         found = _engine(ev, params.metric, span)
         if isinstance(found, str):
@@ -56,12 +62,23 @@ class EngineVsClient(Check[EngineVsClientParams]):
         seen, own = fmean(client), found["mean_s"]
         detail |= {"client_mean_s": seconds(seen), "engine": found} | _before(ev, params)
         lost = seconds(seen - own)
-        words = f"{params.metric} in the mean {1000 * seen:.0f} ms at the client and {1000 * own:.0f} ms at the engine"
-        where = f"{words}: {f'{1000 * lost:.0f} ms' if lost > 0 else 'nothing'} was lost in front of it"
+        told = _told(params.metric, 1000 * seen, 1000 * own, 1000 * lost)
         if lost > params.max:
-            allowed = f"{where}; {1000 * params.max:.0f} ms allowed"
-            return cls.result(Verdict.FAIL, allowed, value=lost, detail=detail, **row)
-        return cls.result(Verdict.PASS, where, value=lost, detail=detail, **row)
+            told = t("{found}; {ms:.0f} ms allowed", found=told, ms=1000 * params.max)
+            return cls.result(Verdict.FAIL, told, value=lost, detail=detail, **row)
+        return cls.result(Verdict.PASS, told, value=lost, detail=detail, **row)
+
+
+def _told(metric: str, client_ms: float, engine_ms: float, lost_ms: float) -> str:
+    means = t(
+        "{metric} in the mean {client:.0f} ms at the client and {engine:.0f} ms at the engine",
+        metric=metric,
+        client=client_ms,
+        engine=engine_ms,
+    )
+    if lost_ms <= 0:
+        return t("{means}: nothing was lost in front of it", means=means)
+    return t("{means}: {ms:.0f} ms was lost in front of it", means=means, ms=lost_ms)
 
 
 def _span(ev: Evidence, cohort: str) -> Span | None:
@@ -86,7 +103,7 @@ def _engine(ev: Evidence, metric: str, span: Span) -> Json | str:
     for name in names:
         if unread := next(filter(None, (engines.unread(ev, [name], f"{metric}_{part}", span.begin, span.end)
                                         for part in ("sum", "count"))), ""):  # fmt: skip
-            return f"{metric}: {unread}"
+            return t("{metric}: {reason}", metric=metric, reason=unread)
         added = engines.inside(engines.counter(ev, name, f"{metric}_sum"), span.begin, span.end)
         counted = engines.inside(engines.counter(ev, name, f"{metric}_count"), span.begin, span.end)
         if added is None or counted is None:
@@ -95,22 +112,34 @@ def _engine(ev: Evidence, metric: str, span: Span) -> Json | str:
         mine = _attempts(ev, name, metric, counted[0], counted[1])
         answered, reached = answered + mine[0], reached + mine[1]
     if not count:
-        return f"no engine told its {metric} in that time"
+        return t("no engine told its {metric} in that time", metric=metric)
     if metric == "tpot" or not ev.has_ledger:  # tpot is counted per further token: completions of one have none
         return {"mean_s": seconds(total / count), "count": round(count), "not_ours": None}
     if reached < MIN_N:
-        return f"{reached} attempts reached the engines in that time; {MIN_N} are needed"
+        return t("{n} attempts reached the engines in that time; {needed} are needed", n=reached, needed=MIN_N)
     if count < COUNTED_MIN * answered:
-        return f"the engines counted {count:.0f} answers and the ledger {answered}: counters were reset in between"
+        return t(
+            "the engines counted {n:.0f} answers and the ledger {answered}: counters were reset in between",
+            n=count,
+            answered=answered,
+        )
     # Completions of one token, of our probe and of health checks, are in the engine's histogram as well.
     others, probe_s = max(0.0, count - reached), _probe_s(ev, span, names)
     if others > OTHERS_MAX * count:
-        return f"{others:.0f} of the {count:.0f} requests that the engines counted were not the run's, or were given up"
+        return t(
+            "{n:.0f} of the {total:.0f} requests that the engines counted were not the run's, or were given up",
+            n=others,
+            total=count,
+        )
     if isinstance(probe_s, str):
         return probe_s
     mean = (total - others * probe_s) / (count - others)
     if mean <= 0:
-        return f"the engines' sum and count do not go together: {total:.3f} s for {count:.0f} requests"
+        return t(
+            "the engines' sum and count do not go together: {seconds:.3f} s for {n:.0f} requests",
+            seconds=total,
+            n=count,
+        )
     return {"mean_s": seconds(mean), "count": round(count), "not_ours": round(others), "probe_s": seconds(probe_s)}
 
 
@@ -142,9 +171,14 @@ def _probe_s(ev: Evidence, span: Span, names: list[str]) -> float | str:
         good = [(mono, float(ms)) for mono, ms in told if is_number(ms) and ms > 0]
         low, high = blind((mono for mono, _ in good), span.begin, span.end, away(ev, name))
         if high - low > PROBE_GAP_S:
-            return f"{name}: no completion of one token was measured for {high - low:.0f} s, {PROBE_GAP_S:g} s may be"
+            return t(
+                "{replica}: no completion of one token was measured for {seconds:.0f} s, {allowed:g} s may be",
+                replica=name,
+                seconds=high - low,
+                allowed=PROBE_GAP_S,
+            )
         took += [ms / 1000 for mono, ms in good if span.begin <= mono <= span.end]
-    return fmean(took) if took else "no completion of one token was measured"
+    return fmean(took) if took else t("no completion of one token was measured")
 
 
 def _before(ev: Evidence, params: EngineVsClientParams) -> Json:

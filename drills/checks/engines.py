@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from drills.checks.watching import PROBE_GAP_S, away, blind, replicas
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.strictjson import is_number
 
 #: A counter is read once a second; a window that begins or ends further from a reading cannot be told.
@@ -81,10 +82,15 @@ def unread(ev: Evidence, names: Sequence[str], name: str, begin: float, end: flo
         read = counter(ev, replica, name).times
         low, high = blind(read, begin, end, away(ev, replica))
         if not any(begin <= mono <= end for mono in read):
-            return f"{replica} never told it"
+            return t("{replica} never told it", replica=replica)
         if high - low > PROBE_GAP_S:
-            return f"{replica} did not tell it for {high - low:.0f} s, {PROBE_GAP_S:g} s may be"
-    return "" if names else "there is no engine to tell it"
+            return t(
+                "{subject} did not tell it for {seconds:.0f} s, {allowed:g} s may be",
+                subject=replica,
+                seconds=high - low,
+                allowed=PROBE_GAP_S,
+            )
+    return "" if names else t("there is no engine to tell it")
 
 
 def primaries(ev: Evidence) -> list[str]:

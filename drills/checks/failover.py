@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from drills.checks import measures
-from drills.checks.base import NO_INJECTION, Check, Within, by_deadline
+from drills.checks.base import NO_INJECTION, Check, Within, allowed, by_deadline, several
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Verdict
 
 
@@ -26,7 +27,7 @@ class Failover(Check[Within]):
         """Compare the last hurt arrival with `within`."""
         measured = measures.failover(ev)
         if measured is None or ev.t_inject is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         observed_s = ev.ended - ev.t_inject
         value = measures.seconds(measured.value_s)
         verdict = by_deadline(
@@ -41,16 +42,21 @@ class Failover(Check[Within]):
         row = {"value": value, "bound": params.within, "unit": "s", "n": measured.n, "detail": detail}
         row["events"] = (ev.hits[0].n,)
         if measured.n == 0:
-            return cls.unclear("no arrival after the injection", **row)
+            return cls.unclear(t("no arrival after the injection"), **row)
         if verdict is Verdict.PASS and (idle := idle_victims(ev)):
-            return cls.unclear(f"{', '.join(idle)} served nothing before the injection: no traffic had to move", **row)
+            nobody = t("{names} served nothing before the injection: no traffic had to move", names=several(idle))
+            return cls.unclear(nobody, **row)
         if verdict is Verdict.INCONCLUSIVE:
-            return cls.unclear(f"watched for {observed_s:.1f} s only", **row)
-        reason = (
-            f"{measured.affected} of {measured.n} later arrivals were hurt, the last one {value:.1f} s after the "
-            f"injection; {params.within:g} s allowed"
+            return cls.unclear(t("watched for {seconds:.1f} s only", seconds=observed_s), **row)
+        if not measured.affected:
+            return cls.result(verdict, t("no later arrival was hurt"), **row)
+        reason = t(
+            "{n} of {total} later arrivals were hurt, the last one {seconds:.1f} s after the injection",
+            n=measured.affected,
+            total=measured.n,
+            seconds=value,
         )
-        return cls.result(verdict, reason if measured.affected else "no later arrival was hurt", **row)
+        return cls.result(verdict, allowed(reason, params.within), **row)
 
 
 def idle_victims(ev: Evidence) -> list[str]:

@@ -9,6 +9,7 @@ import polars as pl
 from drills import stats
 from drills.checks.base import Check
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Json, Outcome, Verdict
 from drills.params import Params, Share
 
@@ -32,7 +33,7 @@ class Goodput(Check[GoodputParams]):
         frame, sla = ev.cohort(params.cohort), ev.sla
         n, full = frame.height, frame.filter(pl.col("outcome") == Outcome.OK)
         if n == 0:
-            return cls.unclear(f"no arrival in the {params.cohort} cohort", n=0)
+            return cls.unclear(t("no arrival in the {cohort} cohort", cohort=params.cohort), n=0)
         whole = full.filter(~pl.col("dup").fill_null(value=False))
         bounds = {"ttft": sla.ttft.value_s, "max_gap": sla.max_gap.value_s, "e2e": sla.e2e.value_s}
         good = whole.filter(pl.all_horizontal(*(pl.col(name) <= bound for name, bound in bounds.items()))).height
@@ -40,9 +41,14 @@ class Goodput(Check[GoodputParams]):
         verdict = stats.judge_share(n - good, n, allowed)
         low, high = stats.share_interval(good, n)
         late = {f"late_{name}": whole.filter(pl.col(name) > bound).height for name, bound in bounds.items()}
-        reason = f"{n - good} of {n} arrivals fell short of something; {100 * allowed:.3g} % may"
+        reason = t(
+            "{n} of {total} arrivals fell short of something; {percent:.3g} % may",
+            n=n - good,
+            total=n,
+            percent=100 * allowed,
+        )
         if verdict is Verdict.INCONCLUSIVE and (few := stats.shortage(n, allowed)):
-            reason += f"; {few}"
+            reason = t("{found}; {reason}", found=reason, reason=few)
         return cls.result(
             verdict,
             reason,

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from drills.checks.base import NO_INJECTION, Check
+from drills.checks.base import NO_INJECTION, Check, allowed, several
 from drills.checks.measures import seconds
 from drills.checks.watching import Stretch, blind, looks, replicas
 from drills.evidence import Evidence
+from drills.lang import mark, t
 from drills.model import CheckResult, Json, Verdict
 from drills.params import Duration, Params
 
@@ -35,9 +36,25 @@ class _Lie:
     """For how long an endpoint said one thing while completions said the other."""
 
     replica: str
-    said: str  # with whose word it is
+    said: str  # with whose word it is and how long it was, marked for `t`
     length_s: float
     begin: float
+
+    def told(self) -> str:
+        """Return it as a sentence."""
+        return t(self.said, replica=self.replica, seconds=self.length_s)
+
+
+#: Which endpoint of a replica contradicts its completions, and how.
+_HEALTHY = mark("{replica}: its health endpoint said 200 while no completion of it worked for {seconds:.1f} s")
+_SICK = mark("{replica}: its health endpoint said no while completions of it worked for {seconds:.1f} s")
+_READY = mark("{replica}: its readiness probe said Ready while no completion of it worked for {seconds:.1f} s")
+#: That one of them was not asked.
+_UNASKED = {
+    "health": mark("{replica}: its health endpoint was not asked for {seconds:.1f} s"),
+    "completion": mark("{replica}: its completions were not asked for {seconds:.1f} s"),
+    READINESS: mark("{replica}: its readiness was not asked for {seconds:.1f} s"),
+}
 
 
 class HealthHonest(Check[HealthHonestParams]):
@@ -56,9 +73,9 @@ class HealthHonest(Check[HealthHonestParams]):
         """Compare the probes `health` and `completion` of each replica from the injection on."""
         hit = ev.t_inject
         if hit is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         if not any(s["probe"] == "health" for s in ev.samples):
-            return cls.unclear("no health endpoint was asked")
+            return cls.unclear(t("no health endpoint was asked"))
         names = sorted({str(s.get("subject")) for s in ev.samples if s["probe"] == "health"}.union(replicas(ev)))
         stopped = {name: silent for name in names if (silent := _longest(_failing(ev, name)))}
         lies = [lie for name in names for lie in _lies(ev, name)]
@@ -78,31 +95,38 @@ class HealthHonest(Check[HealthHonestParams]):
         }
         row = {"bound": params.within, "unit": "s", "n": len(names), "value": value, "detail": detail}
         if worst and worst.length_s > params.within:
-            told = f"{worst.replica}: its {worst.said} for {worst.length_s:.1f} s"
-            return cls.result(Verdict.FAIL, f"{told}; {params.within:g} s allowed", **row)
+            return cls.result(Verdict.FAIL, allowed(worst.told(), params.within), **row)
         if unseen := next(filter(None, (_unseen(ev, name, hit, params.within) for name in names)), ""):
             return cls.unclear(unseen, **row)
         proven = [name for name, silent in stopped.items() if silent > params.within]
         if not proven:
-            return cls.unclear("no replica stopped answering for as long as that: nothing could lie", **row)
-        agreed = f"{', '.join(sorted(proven))} stopped answering, and the health endpoints said so"
-        return cls.result(Verdict.PASS, f"{agreed}; at most {value:.1f} s of disagreement", **row)
+            return cls.unclear(t("no replica stopped answering for as long as that: nothing could lie"), **row)
+        agreed = t(
+            "{names} stopped answering, and the health endpoints said so; at most {seconds:.1f} s of disagreement",
+            names=several(sorted(proven)),
+            seconds=value,
+        )
+        return cls.result(Verdict.PASS, agreed, **row)
 
 
 def _unseen(ev: Evidence, name: str, hit: float, within: float) -> str:
     """Say where a disagreement could hide because one of the two was not asked; empty where none could."""
-    asked = {"health endpoint": looks(ev, "health", name), "completions": looks(ev, "completion", name, ok=False)}
+    asked = {"health": looks(ev, "health", name), "completion": looks(ev, "completion", name, ok=False)}
     if told := looks(ev, READINESS, name):
-        asked["readiness"] = told
-    for what, times in asked.items():
+        asked[READINESS] = told
+    for probe, times in asked.items():
         low, high = blind(times, hit, ev.ended)
         if high - low > min(LOOK_GAP_S, max(within, LOOK_S)):
-            return f"{name}: its {what} {'were' if what == 'completions' else 'was'} not asked for {high - low:.1f} s"
+            return t(_UNASKED[probe], replica=name, seconds=high - low)
     for lie in _lies(ev, name):
         longest = max(_with_gaps(lie, times, ev.ended) for times in asked.values())
         if longest > within:
-            said = f"{name}: its {lie.said} for {lie.length_s:.1f} s, and nobody looked right beside it"
-            return f"{said}: it may have been {longest:.1f} s; {within:g} s allowed"
+            said = t(
+                "{found}, and nobody looked right beside it: it may have been {seconds:.1f} s",
+                found=lie.told(),
+                seconds=longest,
+            )
+            return allowed(said, within)
     return ""
 
 
@@ -139,12 +163,12 @@ def _lies(ev: Evidence, name: str) -> Iterator[_Lie]:
     healthy, sick = list(_runs(said)), list(_runs([(mono, not good) for mono, good in said]))
     working = list(_runs([(s["mono"], s["ok"]) for s in _samples(ev, "completion", name)]))
     for begin, end in _both(healthy, _failing(ev, name)):
-        yield _Lie(name, "health endpoint said 200 while no completion of it worked", end - begin, begin)
+        yield _Lie(name, _HEALTHY, end - begin, begin)
     for begin, end in _both(sick, working):
-        yield _Lie(name, "health endpoint said no while completions of it worked", end - begin, begin)
+        yield _Lie(name, _SICK, end - begin, begin)
     ready = [(float(s["mono"]), bool(s["values"].get("ready"))) for s in _samples(ev, READINESS, name)]
     for begin, end in _both(list(_runs(ready)), _failing(ev, name)):
-        yield _Lie(name, "readiness probe said Ready while no completion of it worked", end - begin, begin)
+        yield _Lie(name, _READY, end - begin, begin)
 
 
 def _runs(seen: Sequence[tuple[float, bool]]) -> Iterator[Stretch]:

@@ -12,6 +12,7 @@ from drills import stats
 from drills.checks.base import Check
 from drills.checks.measures import seconds
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult
 from drills.params import DurationOrSla, Params, Quantile
 
@@ -53,17 +54,30 @@ class Latency(Check[LatencyParams]):
         values = _ordered(ev, params.cohort, params.metric)
         n = len(values)
         if n == 0:
-            return cls.unclear(f"no request in the {params.cohort} cohort", n=0, bound=seconds(bound), unit="s")
+            nobody = t("no request in the {cohort} cohort", cohort=params.cohort)
+            return cls.unclear(nobody, n=0, bound=seconds(bound), unit="s")
         over = sum(1 for value in values if not value <= bound)
         verdict = stats.judge_share(over, n, 1.0 - params.quantile)
         least = stats.claim_minimum(params.quantile)
         value = stats.nearest_rank(values, params.quantile) if n >= least else None
         low, high = stats.quantile_interval(values, params.quantile) if n >= least else (None, None)
-        p = f"p{100 * params.quantile:g}"
-        small = "" if n >= least else f"; no {p} is claimed from fewer than {least} requests"
+        told = t(
+            "{n} of {total} requests were over {seconds:.4g} s; {percent:.3g} % allowed",
+            n=over,
+            total=n,
+            seconds=bound,
+            percent=100 * (1 - params.quantile),
+        )
+        if n < least:
+            told = t(
+                "{found}; no p{quantile:g} is claimed from fewer than {n} requests",
+                found=told,
+                quantile=100 * params.quantile,
+                n=least,
+            )
         return cls.result(
             verdict,
-            f"{over} of {n} requests were over {bound:.4g} s; {100 * (1 - params.quantile):.3g} % allowed{small}",
+            told,
             value=_finite(value) if value is None or math.isfinite(value) else "inf",
             bound=seconds(bound),
             unit="s",
@@ -79,7 +93,7 @@ def _bound(ev: Evidence, params: LatencyParams) -> float | str:
         before = _ordered(ev, "baseline", params.metric)
         value = stats.nearest_rank(before, params.quantile)
         if value is None or len(before) < stats.claim_minimum(params.quantile) or not math.isfinite(value):
-            return f"the baseline has no such quantile to compare with ({len(before)} requests)"
+            return t("the baseline has no such quantile to compare with ({n} requests)", n=len(before))
         return value * params.max.baseline_times
     if params.max == "sla":
         return {"ttft": ev.sla.ttft, "e2e": ev.sla.e2e, "max_gap": ev.sla.max_gap}[params.metric].value_s

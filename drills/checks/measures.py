@@ -11,6 +11,7 @@ import polars as pl
 
 from drills import stats
 from drills.evidence import Evidence, at
+from drills.lang import spoken, t
 from drills.model import Event, Json, Outcome
 from drills.strictjson import is_number
 
@@ -155,7 +156,7 @@ class Recovery:
 
 def recovery(ev: Evidence) -> Recovery | None:
     """Find the first time after which every window stays in band for as long as was watched."""
-    return ev.once("recovery", lambda: _recovery(ev))
+    return ev.once(f"recovery {spoken()}", lambda: _recovery(ev))
 
 
 def _recovery(ev: Evidence) -> Recovery | None:
@@ -172,7 +173,7 @@ def _recovery(ev: Evidence) -> Recovery | None:
         max(0.0, ev.ended - since),
         band,
         len(windows),
-        "there is no baseline to come back to" if baseline.is_empty() else _too_thin(windows),
+        t("there is no baseline to come back to") if baseline.is_empty() else _too_thin(windows),
     )
 
 
@@ -228,10 +229,15 @@ def _last_bad_step(windows: list[_Window]) -> float | None:
 
 def _too_thin(windows: list[_Window]) -> str:
     if not windows:
-        return f"watched for less than one window of {WINDOW_S:g} s"
+        return t("watched for less than one window of {seconds:g} s", seconds=WINDOW_S)
     mean = sum(window.n for window in windows) / len(windows)
     if mean < WINDOW_MIN_N or not all(window.n for window in windows):
-        return f"too few arrivals to see a rate: {mean:.0f} in {WINDOW_S:g} s, {WINDOW_MIN_N} are needed in each"
+        return t(
+            "too few arrivals to see a rate: {n:.0f} in {seconds:g} s, {needed} are needed in each",
+            n=mean,
+            seconds=WINDOW_S,
+            needed=WINDOW_MIN_N,
+        )
     return ""
 
 

@@ -12,10 +12,12 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from drills.checks import serving_minimum
-from drills.checks.base import Check
-from drills.checks.serving_minimum import Row, Thresholds, Watched
+from drills.checks.base import Check, several
+from drills.checks.rows import AT_LEAST, AT_MOST, Row, figure, judged, worst
+from drills.checks.serving_minimum import Thresholds, Watched
 from drills.checks.watching import blind
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Json, Phase, Verdict
 from drills.params import Duration, Line, Params, Share, Slug
 from drills.strictjson import is_number
@@ -80,22 +82,21 @@ class Metrics(Check[MetricsParams]):
         """Judge every row, and merge: fail over inconclusive over pass."""
         watched = serving_minimum.watched(ev)
         if watched is None:
-            return cls.unclear("there is no baseline to judge from")
+            return cls.unclear(t("there is no baseline to judge from"))
         rows = serving_minimum.rows(watched, params.thresholds) if params.preset else []
         if params.preset or params.business:
             rows.append(_business(watched, params.business))
         rows += [_own(watched, row) for row in params.rows]
-        judged = [row for row in rows if row.verdict is not Verdict.NOT_JUDGED]
-        worst = serving_minimum.worst(rows)
+        decided = [row for row in rows if row.verdict is not Verdict.NOT_JUDGED]
+        causes = worst(rows)
         detail: Json = {"rows": [row.to_json() for row in rows], "watched_s": round(watched.length_s, 3)}
-        row = {"value": len(worst), "bound": 0, "unit": "count", "n": len(judged), "detail": detail}
+        row = {"value": len(causes), "bound": 0, "unit": "count", "n": len(decided), "detail": detail}
         left_out = [r.metric for r in rows if r.verdict is Verdict.NOT_JUDGED]
-        if not judged:
-            return cls.unclear("no row could be judged", **row)
-        if not worst:
-            more = f"; not judged: {', '.join(left_out)}" if left_out else ""
-            return cls.result(Verdict.PASS, f"{len(judged)} metrics within their thresholds{more}", **row)
-        return cls.result(worst[0].verdict, "; ".join(_said(r) for r in worst), **row)
+        if not decided:
+            return cls.unclear(t("no row could be judged"), **row)
+        if not causes:
+            return cls.result(Verdict.PASS, _all_within(len(decided), left_out), **row)
+        return cls.result(causes[0].verdict, t("; ").join(_said(r) for r in causes), **row)
 
     @classmethod
     def plan_errors(cls, params: MetricsParams, plan: Json) -> list[str]:
@@ -107,12 +108,32 @@ class Metrics(Check[MetricsParams]):
         return []
 
 
+def _all_within(n: int, left_out: list[str]) -> str:
+    if not left_out:
+        return t("{n} metrics within their thresholds", n=n)
+    return t("{n} metrics within their thresholds; not judged: {names}", n=n, names=several(left_out))
+
+
 def _said(row: Row) -> str:
     """Say what a row found; of a failing one also value and bound."""
     if row.verdict is not Verdict.FAIL:
-        return f"{row.metric}: {row.reason}"
-    value, bound = serving_minimum.figure(row.value, row.unit), serving_minimum.figure(row.bound, row.unit)
-    return f"{row.metric}: {value}, {row.side} {bound} may be ({row.reason})"
+        return t("{metric}: {reason}", metric=row.metric, reason=row.reason)
+    value, bound = figure(row.value, row.unit), figure(row.bound, row.unit)
+    if row.side == AT_MOST:
+        return t(
+            "{metric}: {value}, at most {bound} may be ({reason})",
+            metric=row.metric,
+            value=value,
+            bound=bound,
+            reason=row.reason,
+        )
+    return t(
+        "{metric}: {value}, at least {bound} may be ({reason})",
+        metric=row.metric,
+        value=value,
+        bound=bound,
+        reason=row.reason,
+    )
 
 
 def _answers(watched: Watched, name: str) -> list[Json]:
@@ -124,11 +145,13 @@ def _unanswered(watched: Watched, name: str, begin: float, end: float) -> str:
     asked = _answers(watched, name)
     good = [float(sample["mono"]) for sample in asked if sample["ok"] and is_number(sample["values"].get("value"))]
     errors = [str(sample.get("error")) for sample in asked if not sample["ok"]]
-    why = f" ({errors[-1]})" if errors else ""
+    why = t(" ({reason})", reason=errors[-1]) if errors else ""
     low, high = blind(good, begin, end)
     if not good:
-        return f"the query never had a value{why}"
-    return f"the query had no value for {high - low:.0f} s{why}" if high - low > ANSWER_GAP_S else ""
+        return t("the query never had a value{why}", why=why)
+    if high - low <= ANSWER_GAP_S:
+        return ""
+    return t("the query had no value for {seconds:.0f} s{why}", seconds=high - low, why=why)
 
 
 def _values(watched: Watched, name: str, begin: float, end: float) -> list[tuple[float, float]]:
@@ -144,7 +167,7 @@ def _own(watched: Watched, row: OwnRow) -> Row:
     bound, need = row.max if row.max is not None else row.min, row.over or 0.0
     source = f"PromQL {row.promql}"
     if watched.length_s < need:
-        few = f"needs {need:g} s, {watched.length_s:.0f} s were watched"
+        few = t("needs {needed:g} s, {seconds:.0f} s were watched", needed=need, seconds=watched.length_s)
         return Row(row.name, Verdict.NOT_JUDGED, bound=bound, reason=few, source=source)
     if said := _unanswered(watched, row.name, watched.begin, watched.end):
         return Row(row.name, Verdict.INCONCLUSIVE, bound=bound, reason=said, source=source)
@@ -157,23 +180,32 @@ def _own(watched: Watched, row: OwnRow) -> Row:
         if watched.end - begin >= need
     ]
     if not held or bound is None:
-        return Row(row.name, Verdict.INCONCLUSIVE, bound=bound, reason="no value", source=source)
+        return Row(row.name, Verdict.INCONCLUSIVE, bound=bound, reason=t("no value"), source=source)
     value = sign * max(held)
-    word = "most" if sign > 0 else "least"
-    reason = f"the {word} that it was for {need:g} s" if need else f"the {word} of {len(values)} values"
-    side = serving_minimum.AT_MOST if sign > 0 else serving_minimum.AT_LEAST
-    return serving_minimum.judged(row.name, value, side, bound, "", reason, source)
+    side = AT_MOST if sign > 0 else AT_LEAST
+    reason = _extreme(side, need, len(values))
+    return judged(row.name, value, side, bound, "", reason, source)
+
+
+def _extreme(side: str, need_s: float, n: int) -> str:
+    """Say of which values the one that is judged is the worst."""
+    if not need_s:
+        return t("the most of {n} values", n=n) if side == AT_MOST else t("the least of {n} values", n=n)
+    if side == AT_MOST:
+        return t("the most that it was for {seconds:g} s", seconds=need_s)
+    return t("the least that it was for {seconds:g} s", seconds=need_s)
 
 
 def _business(watched: Watched, business: Business | None) -> Row:
     """Compare the means of the baseline and of what came after the fault."""
     if business is None:
-        nobody = "not configured; name it in business.promql"
+        nobody = t("not configured; name it in business.promql")
         return Row("business metric", Verdict.NOT_JUDGED, reason=nobody)
     ev, source = watched.ev, f"PromQL {business.promql}"
     before, after = ev.phase(Phase.BASELINE), ev.phase(Phase.RECOVERY)
     if before is None or after is None:
-        return Row("business metric", Verdict.INCONCLUSIVE, reason="there was no recovery phase", source=source)
+        nothing = t("there was no recovery phase")
+        return Row("business metric", Verdict.INCONCLUSIVE, reason=nothing, source=source)
     means = []
     for span in (before, after):
         if said := _unanswered(watched, "business", span.begin, span.end):
@@ -181,9 +213,9 @@ def _business(watched: Watched, business: Business | None) -> Row:
         means.append(fmean(value for _, value in _values(watched, "business", span.begin, span.end)))
     was, now = means
     if was <= 0:
-        nothing = f"it was {was:.4g} in the baseline, so there is nothing to fall from"
+        nothing = t("it was {value:.4g} in the baseline, so there is nothing to fall from", value=was)
         return Row("business metric", Verdict.INCONCLUSIVE, reason=nothing, source=source)
     fell = (was - now) / was
-    reason = f"{was:.4g} in the baseline, {now:.4g} after the fault"
-    side = serving_minimum.AT_MOST
-    return serving_minimum.judged("business metric", fell, side, business.falls, "ratio", f"it fell: {reason}", source)
+    reason = t("it fell: {before:.4g} in the baseline, {after:.4g} after the fault", before=was, after=now)
+    side = AT_MOST
+    return judged("business metric", fell, side, business.falls, "ratio", reason, source)

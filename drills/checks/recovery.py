@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from drills.checks import measures
-from drills.checks.base import NO_INJECTION, Check, Within, by_deadline
+from drills.checks.base import NO_INJECTION, Check, Within, allowed, by_deadline
 from drills.checks.measures import WINDOW_S
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Verdict
 
 
@@ -25,9 +26,9 @@ class Recovery(Check[Within]):
         """Compare the recovery time with `within`; never is "> observed", not a number."""
         measured = measures.recovery(ev)
         if ev.t_inject is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         if measured is None:
-            return cls.unclear("the fault was never proven off, so there is no time to count from")
+            return cls.unclear(t("the fault was never proven off, so there is no time to count from"))
         detail = {
             "band": round(measured.band, 6),
             "window_s": WINDOW_S,
@@ -42,10 +43,12 @@ class Recovery(Check[Within]):
             return cls.unclear(measured.reason, **row)
         verdict = by_deadline(measured.value_s, params.within, measured.watched_s - WINDOW_S)
         if measured.value_s is None:
-            never = f"not back in band in the {measured.watched_s:.1f} s watched; {params.within:g} s allowed"
-            return cls.result(verdict, never, value=f"> {measured.watched_s:.1f}", **row)
-        stayed = f"in band for the {measured.watched_s - measured.value_s:.0f} s watched after it"
-        late = f"back in band after {measured.value_s:.1f} s; {params.within:g} s allowed"
-        return cls.result(
-            verdict, stayed if verdict is Verdict.PASS else late, value=measures.seconds(measured.value_s), **row
-        )
+            never = t("not back in band in the {seconds:.1f} s watched", seconds=measured.watched_s)
+            return cls.result(verdict, allowed(never, params.within), value=f"> {measured.watched_s:.1f}", **row)
+        value = measures.seconds(measured.value_s)
+        if verdict is Verdict.PASS:
+            left_s = measured.watched_s - measured.value_s
+            stayed = t("in band for the {seconds:.0f} s watched after it", seconds=left_s)
+            return cls.result(verdict, stayed, value=value, **row)
+        late = t("back in band after {seconds:.1f} s", seconds=measured.value_s)
+        return cls.result(verdict, allowed(late, params.within), value=value, **row)

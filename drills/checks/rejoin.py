@@ -7,8 +7,9 @@ from bisect import bisect_left
 import polars as pl
 
 from drills.checks import measures
-from drills.checks.base import NO_INJECTION, Check, Within
+from drills.checks.base import NO_INJECTION, Check, Within, allowed
 from drills.evidence import Evidence, at
+from drills.lang import t
 from drills.model import CheckResult, Json, Verdict
 
 WINDOW_S = 5.0
@@ -31,9 +32,9 @@ class Rejoin(Check[Within]):
     def judge(cls, ev: Evidence, params: Within) -> CheckResult:
         """Find the first window after Ready in which each victim has at least half its fair share of attempts."""
         if ev.t_inject is None or not ev.victims:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         if not ev.has_ledger:
-            return cls.unclear("no ledger, so nobody knows which replica served an attempt")
+            return cls.unclear(t("no ledger, so nobody knows which replica served an attempt"))
         rows = [cls._one(ev, name, params) for name in ev.victims]
         order = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
         worst = min(rows, key=lambda row: order.index(row.verdict))
@@ -53,7 +54,8 @@ class Rejoin(Check[Within]):
     def _one(cls, ev: Evidence, victim: str, params: Within) -> CheckResult:
         restart = measures.restart(ev, victim)
         if restart is None or restart.ready is None:
-            return cls.result(Verdict.FAIL, f"{victim}: never became ready again, so it serves nothing", n=0)
+            never = t("{replica}: never became ready again, so it serves nothing", replica=victim)
+            return cls.result(Verdict.FAIL, never, n=0)
         ready, events = at(restart.ready), (restart.ready.n,)
         everyone, mine = _starts(ev, ready, None), _starts(ev, ready, victim)
         fair = 1.0 / _primaries(ev)
@@ -68,22 +70,36 @@ class Rejoin(Check[Within]):
                 value = measures.seconds(begin - ready)
                 detail = {"rejoined_s": value, "share": round(own / total, 6), "fair_share": round(fair, 6)}
                 verdict = Verdict.PASS if value <= params.within else Verdict.FAIL
-                reason = f"{victim}: {own} of {total} attempts in {WINDOW_S:g} s"
+                reason = t(
+                    "{replica}: {n} of {total} attempts in {seconds:g} s",
+                    replica=victim,
+                    n=own,
+                    total=total,
+                    seconds=WINDOW_S,
+                )
                 if verdict is Verdict.FAIL:
-                    reason += f", {value:.1f} s after Ready; {params.within:g} s allowed"
+                    late = t("{found}, {seconds:.1f} s after Ready", found=reason, seconds=value)
+                    reason = allowed(late, params.within)
                 return cls.result(verdict, reason, value=value, n=total, events=events, detail=detail)
         observed_s = ev.ended - ready - WINDOW_S
         detail = {"rejoined_s": None, "attempts": len(mine), "fair_share": round(fair, 6)}
-        reason = f"{victim}: {len(mine)} of {len(everyone)} attempts after Ready"
+        served = t("{replica}: {n} of {total} attempts after Ready", replica=victim, n=len(mine), total=len(everyone))
         if observed_s < params.within or not windows:
             why = (
-                "too few attempts to see a share"
+                t("too few attempts to see a share")
                 if observed_s >= params.within
-                else f"watched for {observed_s:.1f} s only"
+                else t("watched for {seconds:.1f} s only", seconds=observed_s)
             )
-            return cls.unclear(f"{reason}; {why}", n=len(everyone), events=events, detail=detail)
-        needed = f"{100 * FAIR_PART * fair:.3g} % in {WINDOW_S:g} s are needed within {params.within:g} s"
-        return cls.result(Verdict.FAIL, f"{reason}; {needed}", n=len(everyone), events=events, detail=detail)
+            unclear = t("{found}; {reason}", found=served, reason=why)
+            return cls.unclear(unclear, n=len(everyone), events=events, detail=detail)
+        reason = t(
+            "{found}; {percent:.3g} % in {seconds:g} s are needed within {within:g} s",
+            found=served,
+            percent=100 * FAIR_PART * fair,
+            seconds=WINDOW_S,
+            within=params.within,
+        )
+        return cls.result(Verdict.FAIL, reason, n=len(everyone), events=events, detail=detail)
 
 
 def _starts(ev: Evidence, since: float, replica: str | None) -> list[float]:

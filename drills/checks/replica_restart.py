@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from drills.checks import measures
-from drills.checks.base import NO_INJECTION, Check, by_deadline
+from drills.checks.base import NO_INJECTION, Check, allowed, by_deadline, of_replica
 from drills.checks.measures import Restart
 from drills.evidence import Evidence, at
+from drills.lang import t
 from drills.model import CheckResult, Event, Json, Verdict
 from drills.params import Duration, Params
 
@@ -35,9 +36,9 @@ class ReplicaRestart(Check[ReplicaRestartParams]):
         """Judge each victim; the worst one decides."""
         hit = ev.t_inject
         if hit is None or not ev.victims:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         if not ev.of("replica") and not ev.of("completion"):
-            return cls.unclear("no replica was watched: the journal has neither replica nor completion events")
+            return cls.unclear(t("no replica was watched: the journal has neither replica nor completion events"))
         rows = [_one(ev, name, measures.restart(ev, name), params, hit) for name in ev.victims]
         worst = min(rows, key=lambda row: _ORDER.index(row.verdict))
         known = [float(row.value) for row in rows if isinstance(row.value, float)]
@@ -61,17 +62,23 @@ def _one(ev: Evidence, name: str, restart: Restart | None, params: ReplicaRestar
     served = restart.served if restart and restart.complete else None
     value = measures.seconds(served - hit) if served is not None else None
     verdict = by_deadline(value, params.within, observed_s)
-    reason = f"{name}: {_how_far(restart, value)}"
+    reason = of_replica(name, _how_far(restart, value))
     if verdict is Verdict.FAIL:
-        reason += f"; {params.within:g} s allowed"
+        reason = allowed(reason, params.within)
     if verdict is Verdict.INCONCLUSIVE:
-        reason += f"; watched for {observed_s:.1f} s only"
+        reason = t("{found}; watched for {seconds:.1f} s only", found=reason, seconds=observed_s)
     if restart and verdict is Verdict.PASS:
         if restart.by == "drill":
-            verdict, reason = Verdict.INCONCLUSIVE, f"{name}: the drill itself restarted it, so nothing is shown"
+            verdict = Verdict.INCONCLUSIVE
+            reason = t("{replica}: the drill itself restarted it, so nothing is shown", replica=name)
         elif params.by and restart.by != params.by:
             verdict = Verdict.FAIL if restart.by else Verdict.INCONCLUSIVE
-            reason = f"{name}: restarted by {restart.by or 'nobody knows whom'}, not by the {params.by}"
+            reason = t(
+                "{replica}: restarted by {who}, not by the {expected}",
+                replica=name,
+                who=_by(restart),
+                expected=params.by,
+            )
     events = restart.events() if restart else ()
     return CheckResult(
         "replica_restart", verdict, value=value, reason=reason, events=events, detail=_detail(restart, hit)
@@ -80,15 +87,20 @@ def _one(ev: Evidence, name: str, restart: Restart | None, params: ReplicaRestar
 
 def _how_far(restart: Restart | None, value_s: float | None) -> str:
     if restart is None:
-        return "no new incarnation was seen"
+        return t("no new incarnation was seen")
     if restart.gone:
-        return "a new incarnation started and went again"
+        return t("a new incarnation started and went again")
     if restart.ready is None:
-        return "a new incarnation started and never became ready"
+        return t("a new incarnation started and never became ready")
     if restart.completion is None:
-        return "ready, but no completion straight from the new incarnation was seen"
-    after = "" if value_s is None else f" {value_s:.1f} s after the injection"
-    return f"back{after}, by {restart.by or 'nobody knows whom'}"
+        return t("ready, but no completion straight from the new incarnation was seen")
+    if value_s is None:
+        return t("back, by {who}", who=_by(restart))
+    return t("back {seconds:.1f} s after the injection, by {who}", seconds=value_s, who=_by(restart))
+
+
+def _by(restart: Restart) -> str:
+    return restart.by or t("nobody knows whom")
 
 
 def _detail(restart: Restart | None, hit: float) -> Json:

@@ -11,6 +11,7 @@ from drills.checks.amplification import HEALTH_CHECKS, Attempts, attempts_of
 from drills.checks.base import NO_INJECTION, Check
 from drills.checks.streams import BROKEN
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Outcome, Phase, Verdict
 from drills.params import Params, Rate, Share
 
@@ -56,7 +57,11 @@ class Hits:
         """Say that the rule counted more than there were requests; empty when it did not."""
         if self.swallowed <= self.arrivals:
             return ""
-        return f"the rule counted {self.swallowed} attempts to connect, and only {self.arrivals} requests could be hit"
+        return t(
+            "the rule counted {n} attempts to connect, and only {arrivals} requests could be hit",
+            n=self.swallowed,
+            arrivals=self.arrivals,
+        )
 
 
 def hits(ev: Evidence, attempts: Attempts) -> Hits | None:
@@ -120,7 +125,7 @@ class Retried(Check[RetriedParams]):
         attempts = attempts_of(ev, params.health_checks)
         found = hits(ev, attempts)
         if found is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         n, lost = found.left_to_retries, found.lost
         row = {
             "value": round(1.0 - lost / n, 6) if n else None,
@@ -140,31 +145,42 @@ class Retried(Check[RetriedParams]):
         allowed = 1.0 - params.min_share
         verdict = stats.judge_counted(lost, n, allowed)
         if verdict is Verdict.FAIL:
-            return cls.result(verdict, f"{lost} of {n} hit requests were lost; {100 * allowed:.3g} % may be", **row)
+            told = t(
+                "{n} of {total} hit requests were lost; {percent:.3g} % may be", n=lost, total=n, percent=100 * allowed
+            )
+            return cls.result(verdict, told, **row)
         if why := _unknown(found, attempts, params):
             return cls.unclear(why, **row)
-        told = f"{n - lost} of {n} hit requests were saved by a retry; {100 * params.min_share:.3g} % are needed"
+        told = t(
+            "{n} of {total} hit requests were saved by a retry; {percent:.3g} % are needed",
+            n=n - lost,
+            total=n,
+            percent=100 * params.min_share,
+        )
         return cls.result(verdict, told, **row)
 
 
 def _unknown(found: Hits, attempts: Attempts, params: RetriedParams) -> str:
     """Say why what was not seen to fail has not passed; empty when it has."""
     if not found.arrivals:
-        return "no request was open at the injection or begun in the fault"
+        return t("no request was open at the injection or begun in the fault")
     if why := attempts.unknown or attempts.doubt or found.contradiction:
         return why
     seen = found.at_replicas + found.at_client
     if not seen and not found.sure and found.swallowed:
-        return f"the rule counted {found.swallowed} attempts to connect, as steadily as health checks come"
+        return t("the rule counted {n} attempts to connect, as steadily as health checks come", n=found.swallowed)
     if not found.count:
-        return "nothing to retry: no request was hit before its first token"
+        return t("nothing to retry: no request was hit before its first token")
     if not found.left_to_retries:
-        return f"nothing was left to retry: all {found.count} hit got a degraded answer"
+        return t("nothing was left to retry: all {n} hit got a degraded answer", n=found.count)
     # A rule counts connections, and a request that is lost in the end may have made any number of them.
     fewest = max(found.lost, found.told_apart)
     if found.lost and stats.judge_counted(found.lost, fewest, 1.0 - params.min_share) is not Verdict.PASS:
-        return (
-            f"{found.lost} were lost, of at least {fewest} and at most {found.left_to_retries} hit requests: the rule "
-            "counts connections, and cannot tell whose they were"
+        return t(
+            "{n} were lost, of at least {fewest} and at most {most} hit requests: the rule counts connections, and "
+            "cannot tell whose they were",
+            n=found.lost,
+            fewest=fewest,
+            most=found.left_to_retries,
         )
     return ""

@@ -13,6 +13,7 @@ from drills.checks.amplification import HEALTH_CHECKS, PLACES, STEP_S, WINDOW_S,
 from drills.checks.base import NO_INJECTION, Check
 from drills.checks.measures import WINDOW_MIN_N
 from drills.evidence import Evidence
+from drills.lang import mark, t
 from drills.model import CheckResult, Json, Outcome, Verdict
 from drills.params import Duration, Params, Rate, Share
 from drills.strictjson import is_number
@@ -67,10 +68,10 @@ class RetryStorm(Check[RetryStormParams]):
         """Compare attempts per request with 1 + budget, and from `settles_within` after the fault with 1.05."""
         hit = ev.t_inject
         if hit is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         attempts = attempts_of(ev, params.health_checks)
         if attempts.baseline is None:
-            return cls.unclear("there is no baseline to compare with")
+            return cls.unclear(t("there is no baseline to compare with"))
         budget = budget_of(ev) if params.budget is None else params.budget
         off = ev.ended if ev.t_off is None else ev.t_off
         due = min(ev.ended, off + params.settles_within)
@@ -143,20 +144,33 @@ def _settled_s(after: list[Seen], off: float, rare: float) -> float | None:
 def _unknown(ev: Evidence, attempts: Attempts, during: list[Seen], after: list[Seen], rare: float) -> str:
     """Say why a run that did not fail has not passed; empty when it has."""
     if not attempts.source:
-        return "only the client's attempts are known: neither a ledger nor vLLM's request counters saw the engines"
+        return t("only the client's attempts are known: neither a ledger nor vLLM's request counters saw the engines")
     if why := attempts.unknown or attempts.doubt:
         return why
     if ev.t_off is None:
-        return "the fault was never proven off, so what came after it cannot be judged"
-    watched = f"in the {ev.ended - ev.t_off:.1f} s watched after the fault"
+        return t("the fault was never proven off, so what came after it cannot be judged")
+    watched_s = ev.ended - ev.t_off
     if not during or not after:
-        return f"there was no whole window of {WINDOW_S:g} s {watched}"
+        return t(
+            "there was no whole window of {window:g} s in the {seconds:.1f} s watched after the fault",
+            window=WINDOW_S,
+            seconds=watched_s,
+        )
     if _settled_s(after, ev.t_off, rare) is None:
-        return f"retries were over {1 + SETTLED:g} attempts a request still {watched}"
+        return t(
+            "retries were over {ratio:g} attempts a request still in the {seconds:.1f} s watched after the fault",
+            ratio=1 + SETTLED,
+            seconds=watched_s,
+        )
     thinnest = min(seen.count.arrivals for seen in (*during, *after))
     if thinnest < WINDOW_MIN_N:
-        return f"too few arrivals to see a ratio: {thinnest} in {WINDOW_S:g} s, {WINDOW_MIN_N} are needed"
-    return "" if _provoked(ev, attempts, during) else "nothing to retry: no request was hurt by the fault"
+        return t(
+            "too few arrivals to see a ratio: {n} in {seconds:g} s, {needed} are needed",
+            n=thinnest,
+            seconds=WINDOW_S,
+            needed=WINDOW_MIN_N,
+        )
+    return "" if _provoked(ev, attempts, during) else t("nothing to retry: no request was hurt by the fault")
 
 
 def _provoked(ev: Evidence, attempts: Attempts, during: list[Seen]) -> bool:
@@ -207,18 +221,37 @@ def _r(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-_WORDS = {
-    "client": "the client sent",
-    "hop": "the router started",
-    "engine": "the engines were sent",
+#: What was too much, and who made it, by place.
+_TOO_MANY = {
+    "client": mark(
+        "the client sent {ratio:.2f} attempts a request in the {seconds:.0f} s from {since:.0f} s after the injection "
+        "({n} arrivals); {limit:.2f} allowed"
+    ),
+    "hop": mark(
+        "the router started {ratio:.2f} attempts a request in the {seconds:.0f} s from {since:.0f} s after the "
+        "injection ({n} arrivals); {limit:.2f} allowed"
+    ),
+    "engine": mark(
+        "the engines were sent {ratio:.2f} attempts a request in the {seconds:.0f} s from {since:.0f} s after the "
+        "injection ({n} arrivals); {limit:.2f} allowed"
+    ),
+}
+_AT_MOST = {
+    "client": mark("at most {ratio:.2f} attempts a request in 10 s (the client sent), {limit:.2f} allowed"),
+    "hop": mark("at most {ratio:.2f} attempts a request in 10 s (the router started), {limit:.2f} allowed"),
+    "engine": mark("at most {ratio:.2f} attempts a request in 10 s (the engines were sent), {limit:.2f} allowed"),
 }
 
 
 def _too_many(ev: Evidence, over: Seen) -> str:
-    since = over.count.begin - (ev.t_inject or 0.0)
-    span = f"{over.count.end - over.count.begin:.0f} s from {since:.0f} s after the injection"
-    what = f"{_WORDS[over.place]} {over.ratio:.2f} attempts a request"
-    return f"{what} in the {span} ({over.count.arrivals} arrivals); {over.limit:.2f} allowed"
+    return t(
+        _TOO_MANY[over.place],
+        ratio=over.ratio,
+        seconds=over.count.end - over.count.begin,
+        since=over.count.begin - (ev.t_inject or 0.0),
+        n=over.count.arrivals,
+        limit=over.limit,
+    )
 
 
 def _calm(during: list[Seen], after: list[Seen]) -> str:
@@ -226,6 +259,7 @@ def _calm(during: list[Seen], after: list[Seen]) -> str:
     last = max((seen.ratio for seen in ends if seen is not None), default=1.0)
     if worst is None:
         return ""
-    told = f"at most {worst.ratio:.2f} attempts a request in 10 s ({_WORDS[worst.place]}), {worst.limit:.2f} allowed"
-    noise = ", and what is over it is within the noise of counting" if worst.ratio > worst.limit else ""
-    return f"{told}{noise}; {last:.2f} at the end, {1 + SETTLED:.2f} allowed"
+    told = t(_AT_MOST[worst.place], ratio=worst.ratio, limit=worst.limit)
+    if worst.ratio > worst.limit:
+        told = t("{found}, and what is over it is within the noise of counting", found=told)
+    return t("{found}; {ratio:.2f} at the end, {limit:.2f} allowed", found=told, ratio=last, limit=1 + SETTLED)

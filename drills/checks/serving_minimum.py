@@ -18,8 +18,10 @@ from pydantic import Field, ValidationInfo, model_validator
 from drills import stats
 from drills.checks import engines
 from drills.checks.measures import seconds
+from drills.checks.rows import AT_LEAST, AT_MOST, Row, judged
 from drills.checks.watching import GPU_GAP_S, blind, deeds, watches_gpus
 from drills.evidence import Evidence
+from drills.lang import mark, t
 from drills.model import Json, Outcome, Phase, Verdict
 from drills.params import Duration, Params, Share, from_file
 
@@ -54,24 +56,6 @@ class Thresholds(Params):
             if said and below > above:
                 raise ValueError(f"gpu_temperature_{high} {above:g} is below gpu_temperature_{low} {below:g}")
         return self
-
-
-@dataclass(frozen=True)
-class Row:
-    """One metric's answer."""
-
-    metric: str
-    verdict: Verdict
-    value: float | str | None = None
-    bound: float | str | None = None
-    unit: str = ""
-    reason: str = ""
-    source: str = ""
-    side: str = "at most"  # or "at least": on which side of the bound it is good
-
-    def to_json(self) -> Json:
-        """Return the row as `detail.rows` of the check holds it."""
-        return {**self.__dict__, "verdict": str(self.verdict)}
 
 
 @dataclass(frozen=True)
@@ -111,27 +95,13 @@ def rows(found: Watched, limits: Thresholds) -> list[Row]:
     return [row(found, limits) for row in _ROWS]
 
 
-AT_MOST, AT_LEAST = "at most", "at least"
-
-
-def judged(metric: str, value: float, side: str, bound: float, unit: str, reason: str, source: str) -> Row:
-    """Return a row with a value, judged by the side of the bound on which it should be."""
-    good = value <= bound if side == AT_MOST else value >= bound
-    return Row(metric, Verdict.PASS if good else Verdict.FAIL, _number(value), bound, unit, reason, source, side)
-
-
-def figure(value: float | str | None, unit: str) -> str:
-    """Return a value or bound as people read it."""
-    if not isinstance(value, int | float):
-        return "no value" if value is None else str(value)
-    return f"{100 * value:.3g} %" if unit == "ratio" else f"{value:.4g} {'' if unit == 'count' else unit}".strip()
-
-
-def _number(value: float) -> float | str:
-    return round(value, 6) if math.isfinite(value) else "inf"
-
-
 # ---- requests ------------------------------------------------------------------------------------------
+
+
+_CHANGED = {
+    "offered": mark("offered: {before:.3g}/s, then {after:.3g}/s, in windows of {window:g} s"),
+    "answered": mark("answered: {before:.3g}/s, then {after:.3g}/s, in windows of {window:g} s"),
+}
 
 
 def _qps(found: Watched, limits: Thresholds) -> Row:
@@ -139,7 +109,9 @@ def _qps(found: Watched, limits: Thresholds) -> Row:
     source, window = "requests.ndjson", limits.qps_window
     count = int(found.length_s / window)
     if count < 2:
-        few = f"needs two windows of {window:g} s, {found.length_s:.0f} s were watched"
+        few = t(
+            "needs two windows of {window:g} s, {seconds:.0f} s were watched", window=window, seconds=found.length_s
+        )
         return Row("QPS", Verdict.NOT_JUDGED, reason=few, source=source)
     arrivals = found.arrivals
     changes = []
@@ -148,11 +120,16 @@ def _qps(found: Watched, limits: Thresholds) -> Row:
         edges = [bisect_left(times, found.begin + n * window) for n in range(count + 1)]
         sizes = [high - low for low, high in pairwise(edges)]
         if word == "offered" and min(sizes) < QPS_WINDOW_MIN_N:
-            few = f"{min(sizes)} arrivals in a window of {window:g} s; {QPS_WINDOW_MIN_N} are needed to see a change"
+            few = t(
+                "{n} arrivals in a window of {window:g} s; {needed} are needed to see a change",
+                n=min(sizes),
+                window=window,
+                needed=QPS_WINDOW_MIN_N,
+            )
             return Row("QPS", Verdict.INCONCLUSIVE, reason=few, source=source)
         changes += [(abs(b - a) / a if a else math.inf, word, a / window, b / window) for a, b in pairwise(sizes)]
     change, word, before, after = max(changes)
-    reason = f"{word}: {before:.3g}/s, then {after:.3g}/s, in windows of {window:g} s"
+    reason = t(_CHANGED[word], before=before, after=after, window=window)
     return judged("QPS", change, AT_MOST, limits.qps_change, "ratio", reason, source)
 
 
@@ -164,24 +141,36 @@ def _p99(metric: str, words: str) -> Callable[[Watched, Thresholds], Row]:
         over = sum(1 for value in values if not value <= bound)
         p50, p99 = stats.nearest_rank(values, 0.5), stats.nearest_rank(values, 0.99)
         if p50 is None or p99 is None or len(values) < stats.claim_minimum(0.99):
-            few = f"{len(values)} arrivals; no p99 is claimed from fewer than {stats.claim_minimum(0.99)}"
+            few = t(
+                "{n} arrivals; no p99 is claimed from fewer than {needed}",
+                n=len(values),
+                needed=stats.claim_minimum(0.99),
+            )
             return Row(f"p99 {words}", Verdict.INCONCLUSIVE, None, seconds(bound), "s", few, "requests.ndjson")
-        reason = f"p50 {_ms(p50)}; {over} of {len(values)} over {limits.p99_times_sla:g} x SLA"
+        reason = t(
+            "p50 {p50}; {n} of {total} over {times:g} x SLA",
+            p50=_ms(p50),
+            n=over,
+            total=len(values),
+            times=limits.p99_times_sla,
+        )
         return judged(f"p99 {words}", p99, AT_MOST, seconds(bound), "s", reason, "requests.ndjson")
 
     return row
 
 
 def _ms(value_s: float) -> str:
-    return f"{1000 * value_s:.0f} ms" if math.isfinite(value_s) else "infinite"
+    return f"{1000 * value_s:.0f} ms" if math.isfinite(value_s) else t("infinite")
 
 
 def _errors(found: Watched, limits: Thresholds) -> Row:
     arrivals = found.arrivals
     n, bad = arrivals.height, arrivals.height - int(arrivals["good"].sum())
-    reason = f"{bad} of {n} arrivals were not answered"
+    reason = t("{n} of {total} arrivals were not answered", n=bad, total=n)
     if not n or 0 < n * limits.errors_max < 1:
-        few = f"{reason}; one of so few is more than {100 * limits.errors_max:g} % already"
+        few = t(
+            "{found}; one of so few is more than {percent:g} % already", found=reason, percent=100 * limits.errors_max
+        )
         return Row("error ratio", Verdict.INCONCLUSIVE, None, limits.errors_max, "ratio", few, "requests.ndjson")
     return judged("error ratio", bad / n, AT_MOST, limits.errors_max, "ratio", reason, "requests.ndjson")
 
@@ -203,17 +192,17 @@ def _hit_rate(found: Watched, limits: Thresholds) -> Row:
     hits, asked, prompts = risen("prefix_hits"), risen("prefix_queries"), risen("prompt_tokens")
     source = engines.found_as(found.ev, "prefix_hits", "prefix_queries") or "samples.ndjson"
     if hits is not None and asked:
-        reason = f"{hits:.0f} of {asked:.0f} prompt tokens came from the cache"
+        reason = t("{n:.0f} of {total:.0f} prompt tokens came from the cache", n=hits, total=asked)
         return row(hits / asked, reason, source, "prefix_hits", "prefix_queries")
     if asked == 0 and prompts:
-        off = f"not one of {prompts:.0f} prompt tokens was looked up: the prefix cache is off"
+        off = t("not one of {n:.0f} prompt tokens was looked up: the prefix cache is off", n=prompts)
         return row(0.0, off, source, "prefix_queries", "prompt_tokens")
     gauges = list(_told(found, "prefix_hit_rate", names))
     if gauges:  # of the old engine; -1 before the first request
-        reason = "mean of a gauge over the engines' whole life: this vLLM has no counters"
+        reason = t("mean of a gauge over the engines' whole life: this vLLM has no counters")
         source = engines.found_as(found.ev, "prefix_hit_rate")
         return row(sum(gauges) / len(gauges), reason, source, "prefix_hit_rate")
-    return Row(metric, Verdict.INCONCLUSIVE, None, bound, "ratio", "no engine told it", source, AT_LEAST)
+    return Row(metric, Verdict.INCONCLUSIVE, None, bound, "ratio", t("no engine told it"), source, AT_LEAST)
 
 
 def _unread(found: Watched, names: list[str], name: str) -> str:
@@ -241,12 +230,12 @@ def _swapped(found: Watched, limits: Thresholds) -> Row:
         )
 
     if gauges := list(_told(found, "swapped", names)):
-        return row(max(gauges), "the most at once", "swapped")
+        return row(max(gauges), t("the most at once"), "swapped")
     preempted = engines.rise(found.ev, names, "preemptions", found.begin, found.end)
     if preempted is None:
-        none = "no engine told swapped requests nor preemptions"
+        none = t("no engine told swapped requests nor preemptions")
         return Row(metric, Verdict.INCONCLUSIVE, bound=bound, unit="count", reason=none, source="samples.ndjson")
-    return row(preempted, "preemptions: this vLLM swaps nothing out, it computes again", "preemptions")
+    return row(preempted, t("preemptions: this vLLM swaps nothing out, it computes again"), "preemptions")
 
 
 def _if_read(row: Row, unread: str) -> Row:
@@ -266,7 +255,7 @@ def _gpu(
 
     def row(found: Watched, limits: Thresholds) -> Row:
         if not watches_gpus(found.ev):
-            return Row(metric, Verdict.NOT_JUDGED, reason="no GPU is watched at this target")
+            return Row(metric, Verdict.NOT_JUDGED, reason=t("no GPU is watched at this target"))
         seen: _Seen = {}
         held = _held(found.ev)
         for sample in found.samples("gpu"):
@@ -276,7 +265,7 @@ def _gpu(
                 if value is not None and value >= 0:
                     seen.setdefault(str(uuid), []).append((float(sample["mono"]), value))
         if not seen:
-            return Row(metric, Verdict.INCONCLUSIVE, reason="no GPU of a replica told it", source="samples.ndjson")
+            return Row(metric, Verdict.INCONCLUSIVE, reason=t("no GPU of a replica told it"), source="samples.ndjson")
         row = judge(found, limits, seen)
         return row if row.verdict is Verdict.NOT_JUDGED else _if_read(row, _unseen(found, seen))
 
@@ -297,7 +286,12 @@ def _unseen(found: Watched, seen: _Seen) -> str:
     for uuid in sorted(_held(found.ev).union(seen)):
         low, high = blind((mono for mono, _ in seen.get(uuid, ())), found.begin, found.end, deeds(found.ev))
         if high - low > GPU_GAP_S:
-            return f"{uuid} did not tell it for {high - low:.0f} s, {GPU_GAP_S:g} s may be"
+            return t(
+                "{subject} did not tell it for {seconds:.0f} s, {allowed:g} s may be",
+                subject=uuid,
+                seconds=high - low,
+                allowed=GPU_GAP_S,
+            )
     return ""
 
 
@@ -318,7 +312,7 @@ def _utilisation(found: Watched, limits: Thresholds, seen: _Seen) -> Row:
     """The alarm is for a GPU that stays below for so long: in each such stretch it has to be above at least once."""
     metric, need, bound = "GPU utilisation", limits.gpu_utilisation_for, limits.gpu_utilisation_min
     if found.length_s < need:
-        few = f"needs {need:g} s, {found.length_s:.0f} s were watched"
+        few = t("needs {needed:g} s, {seconds:.0f} s were watched", needed=need, seconds=found.length_s)
         return Row(metric, Verdict.NOT_JUDGED, None, bound, "ratio", few, "samples.ndjson", AT_LEAST)
     lowest: tuple[float, str] | None = None
     for uuid, looks in seen.items():
@@ -328,9 +322,9 @@ def _utilisation(found: Watched, limits: Thresholds, seen: _Seen) -> Row:
                 highest = max(inside) / 100
                 lowest = min(lowest or (highest, uuid), (highest, uuid))
     if lowest is None:
-        few = f"no GPU was looked at for {need:g} s on end"
+        few = t("no GPU was looked at for {seconds:g} s on end", seconds=need)
         return Row(metric, Verdict.INCONCLUSIVE, None, bound, "ratio", few, "samples.ndjson", AT_LEAST)
-    reason = f"the most that {lowest[1]} did in its idlest {need:g} s"
+    reason = t("the most that {gpu} did in its idlest {seconds:g} s", gpu=lowest[1], seconds=need)
     return judged(metric, lowest[0], AT_LEAST, bound, "ratio", reason, "samples.ndjson")
 
 
@@ -339,20 +333,22 @@ _GPU_INTERVAL_S = 10.0  # two looks
 
 def _memory(_: Watched, limits: Thresholds, seen: _Seen) -> Row:
     value, uuid = _extreme(seen)
-    return judged(
-        "GPU memory", value, AT_MOST, limits.gpu_memory_max, "ratio", f"the most, of {uuid}", "samples.ndjson"
-    )
+    reason = t("the most, of {gpu}", gpu=uuid)
+    return judged("GPU memory", value, AT_MOST, limits.gpu_memory_max, "ratio", reason, "samples.ndjson")
 
 
 def _temperature(_: Watched, limits: Thresholds, seen: _Seen) -> Row:
     value, uuid = _extreme(seen)
     levels = (
-        (limits.gpu_temperature_act, "act"),
-        (limits.gpu_temperature_max, "alarm"),
-        (limits.gpu_temperature_warn, "warn"),
+        (limits.gpu_temperature_act, mark("level act (over {degrees:g} °C); the most, of {gpu}")),
+        (limits.gpu_temperature_max, mark("level alarm (over {degrees:g} °C); the most, of {gpu}")),
+        (limits.gpu_temperature_warn, mark("level warn (over {degrees:g} °C); the most, of {gpu}")),
     )
-    level = next((f"level {word} (over {bound:g} °C)" for bound, word in levels if value > bound), "no level reached")
-    reason = f"{level}; the most, of {uuid}"
+    reached = next(((bound, told) for bound, told in levels if value > bound), None)
+    if reached is None:
+        reason = t("no level reached; the most, of {gpu}", gpu=uuid)
+    else:
+        reason = t(reached[1], degrees=reached[0], gpu=uuid)
     return judged("GPU temperature", value, AT_MOST, limits.gpu_temperature_max, "°C", reason, "samples.ndjson")
 
 
@@ -367,11 +363,3 @@ _ROWS: tuple[Callable[[Watched, Thresholds], Row], ...] = (
     _swapped,
     _errors,
 )
-
-
-def worst(found: list[Row]) -> list[Row]:
-    """Return the rows that make the verdict: failed ones, else inconclusive ones, else none."""
-    for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
-        if chosen := [row for row in found if row.verdict is verdict]:
-            return chosen
-    return []

@@ -7,6 +7,7 @@ import polars as pl
 from drills import stats
 from drills.checks.base import NO_INJECTION, Check
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Json, Verdict
 from drills.params import Params, Share
 
@@ -31,7 +32,7 @@ class Sessions(Check[SessionsParams]):
         """Count the open chats of which a later turn was not answered."""
         hit = ev.t_inject
         if hit is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         known = pl.col("session").is_not_null()
         begun = ev.requests.filter(known & (pl.col("intended") < hit))["session"].unique()
         caught = pl.col("arrival").is_in(list(ev.in_flight_on_victims))
@@ -56,8 +57,14 @@ class Sessions(Check[SessionsParams]):
         allowed = 1.0 - params.min_share
         verdict = stats.judge_counted(lost, n, allowed)
         if n < SESSIONS_MIN and verdict is not Verdict.FAIL:
-            return cls.unclear(f"{n} chats of several turns were open at the injection: too few to see a share", **row)
-        told = f"{n - lost} of {n} chats could go on; {100 * params.min_share:.3g} % are needed"
+            few = t("{n} chats of several turns were open at the injection: too few to see a share", n=n)
+            return cls.unclear(few, **row)
+        told = t(
+            "{n} of {total} chats could go on; {percent:.3g} % are needed",
+            n=n - lost,
+            total=n,
+            percent=100 * params.min_share,
+        )
         return cls.result(verdict, told, **row)
 
     @classmethod

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from drills.checks.base import NO_INJECTION, Check
 from drills.evidence import Evidence
+from drills.lang import t
 from drills.model import CheckResult, Outcome, Verdict
 from drills.params import Params
 
@@ -32,7 +33,7 @@ class Streams(Check[StreamsParams]):
         """Count over all arrivals open at the injection or begun after it."""
         hit = ev.t_inject
         if hit is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         caught = ev.cohort("caught")
         open_then = pl.concat([caught, ev.watched])
         on_victim = pl.col("arrival").is_in(list(ev.in_flight_on_victims))
@@ -69,17 +70,21 @@ class Streams(Check[StreamsParams]):
         row: dict[str, object],
     ) -> CheckResult:
         if short or repeated:
-            return cls.result(
-                Verdict.FAIL, f"{short} answers shortened in silence and {repeated} repeated; none may be", **row
+            told = t(
+                "{n} answers shortened in silence and {repeated} repeated; none may be", n=short, repeated=repeated
             )
+            return cls.result(Verdict.FAIL, told, **row)
         if params.max_cut == "in_flight_on_victim" and not ev.has_ledger:
-            return cls.unclear("no ledger, so nobody knows what was in flight on the victim", **row)
+            return cls.unclear(t("no ledger, so nobody knows what was in flight on the victim"), **row)
         if cut > bound:
-            return cls.result(Verdict.FAIL, f"{cut} streams were cut, {bound} may be", **row)
+            told = t("{n} streams were cut, {allowed} may be", n=cut, allowed=bound)
+            return cls.result(Verdict.FAIL, told, **row)
         if _nothing_to_cut(ev, bool(row["n"])):
-            return cls.unclear("no stream was in flight on the victim at the injection", **row)
-        in_flight = f"; {row['n']} were in flight on the victim" if ev.has_ledger else ""
-        return cls.result(Verdict.PASS, f"{cut} streams were cut{in_flight}", **row)
+            return cls.unclear(t("no stream was in flight on the victim at the injection"), **row)
+        if not ev.has_ledger:
+            return cls.result(Verdict.PASS, t("{n} streams were cut", n=cut), **row)
+        told = t("{n} streams were cut; {in_flight} were in flight on the victim", n=cut, in_flight=row["n"])
+        return cls.result(Verdict.PASS, told, **row)
 
 
 def _nothing_to_cut(ev: Evidence, on_victim: bool) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from drills.checks.base import NO_INJECTION, Check
+from drills.checks.base import NO_INJECTION, Check, several
 from drills.evidence import Evidence, at
+from drills.lang import t
 from drills.model import CheckResult, Event, Verdict
 from drills.params import Params
 
@@ -23,7 +24,7 @@ class Untouched(Check[UntouchedParams]):
         """Look for a bystander that went, came, or is another process than before."""
         hit = ev.t_inject
         if hit is None:
-            return cls.unclear(NO_INJECTION)
+            return cls.unclear(t(NO_INJECTION))
         others = [e for e in ev.of("replica") if e.data.get("replica") not in ev.victims and hit <= at(e) <= ev.ended]
         life = [e for e in others if not came_by_scaling(ev, e)]
         added = sorted({str(e.data["replica"]) for e in others if came_by_scaling(ev, e)})
@@ -34,18 +35,17 @@ class Untouched(Check[UntouchedParams]):
         detail = {"not_ready_for_a_while": notready, "bystanders": bystanders(ev), "came_by_scaling": added}
         row = {"unit": "count", "n": len(bystanders(ev)), "bound": 0, "detail": detail}
         if moved or denied:
-            who = ", ".join(sorted({str(e.data["replica"]) for e in moved})) or "a bystander"
+            who = several(sorted({str(e.data["replica"]) for e in moved})) or t("a bystander")
             events = tuple(e.n for e in [*moved, *denied])
             count = len({e.data["replica"] for e in moved}) or 1
-            return cls.result(
-                Verdict.FAIL, f"{who} was restarted or changed; none may be", value=count, events=events, **row
-            )
+            told = t("{who} was restarted or changed; none may be", who=who)
+            return cls.result(Verdict.FAIL, told, value=count, events=events, **row)
         if not bystanders(ev):
-            return cls.unclear("there is no replica besides the victims", **row)
+            return cls.unclear(t("there is no replica besides the victims"), **row)
         if not any(e.event == "proof.off" for e in proofs):
-            return cls.unclear("nobody looked at the other replicas after the fault", **row)
-        return cls.result(Verdict.PASS, "all others are the same processes as before", value=0,
-                          events=tuple(e.n for e in proofs), **row)  # fmt: skip
+            return cls.unclear(t("nobody looked at the other replicas after the fault"), **row)
+        same, events = t("all others are the same processes as before"), tuple(e.n for e in proofs)
+        return cls.result(Verdict.PASS, same, value=0, events=events, **row)
 
 
 def came_by_scaling(ev: Evidence, event: Event) -> bool:

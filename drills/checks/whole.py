@@ -21,11 +21,22 @@ from drills.checks.watching import (
     watches_gpus,
 )
 from drills.evidence import Evidence
+from drills.lang import mark, t
 
 #: Of these a look that failed is an answer: of the service, not of the probe.
 ANSWERS = frozenset({"completion", "health", "router", "promql", "events", "stop_if", "others", "notifications"})
 #: Probes that few checks read; in a run without one of them they are there for people.
 READ_BY = {"gpu": frozenset({"metrics", "automation"})}
+
+
+_SILENT = mark(
+    "samples.ndjson: probe {probe} of {subject} is silent for {seconds:.1f} s from {since:.1f} s after the begin of "
+    "the load, {allowed:g} s may be"
+)
+_IN_ERROR = mark(
+    "samples.ndjson: probe {probe} of {subject} is silent or in error for {seconds:.1f} s from {since:.1f} s after "
+    "the begin of the load, {allowed:g} s may be"
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ def samples(ev: Evidence) -> str:
     if began is None:
         return ""
     if not ev.samples:
-        return "samples.ndjson is missing or empty, though the load was on"
+        return t("samples.ndjson is missing or empty, though the load was on")
     series = _by_subject(ev)
     if missing := _absent(ev, series):
         return missing
@@ -56,9 +67,14 @@ def samples(ev: Evidence) -> str:
         low, high = blind(good, begin, end, [*deeds(ev), *_excused(ev, probe, subject)])
         may_s = GPU_GAP_S if probe == "gpu" else PROBE_GAP_S
         if high - low > may_s:
-            where = f"for {high - low:.1f} s from {low - began.mono:.1f} s after the begin of the load"
-            word = "silent" if len(good) == len(seen.all) else "silent or in error"
-            return f"samples.ndjson: probe {probe} of {subject} is {word} {where}, {may_s:g} s may be"
+            return t(
+                _SILENT if len(good) == len(seen.all) else _IN_ERROR,
+                probe=probe,
+                subject=subject,
+                seconds=high - low,
+                since=low - began.mono,
+                allowed=may_s,
+            )
     return ""
 
 
@@ -85,11 +101,13 @@ def _excused(ev: Evidence, probe: str, subject: str) -> list[Stretch]:
 def _absent(ev: Evidence, series: dict[tuple[str, str], _Series]) -> str:
     """Say which probe left nothing at all, though it was there by the plan."""
     if not (names := replicas(ev)):
-        return "the journal does not tell which replicas there were before the load"
+        return t("the journal does not tell which replicas there were before the load")
     probes = {probe for probe, _ in series}
     for probe, subject in _expected(ev, names):
-        if (probe not in probes) if subject is None else ((probe, subject) not in series):
-            return f"samples.ndjson: probe {probe}{f' of {subject}' if subject else ''} never looked"
+        if subject is None and probe not in probes:
+            return t("samples.ndjson: probe {probe} never looked", probe=probe)
+        if subject is not None and (probe, subject) not in series:
+            return t("samples.ndjson: probe {probe} of {subject} never looked", probe=probe, subject=subject)
     return ""
 
 
@@ -123,19 +141,19 @@ def ledger(ev: Evidence) -> str:
         return ""
     for words, test in (_misshapen(ev) | _unknown(ev)).items():
         if count := ev.ledger.filter(test.fill_null(value=True)).height:
-            return _said(count, words)
+            return _said(count, t(words))
     if count := int(
         ev.ledger.filter(pl.col("id").is_not_null()).select("replica", "id", "start").is_duplicated().sum()
     ):
-        return _said(count, "are there more than once")
+        return _said(count, t("are there more than once"))
     slack_s = _SLACK_S + ev.ledger_error_s
     early = _attempts(ev).join(ev.ledger, on="id", how="inner").filter(pl.col("start") < pl.col("sent") - slack_s)
     if early.height:
-        return _said(early.height, "begin before the client sent their request")
+        return _said(early.height, t("begin before the client sent their request"))
     if said := _foreign(ev):
         return said
     unseen = _seeable(ev).join(ev.ledger.drop_nulls("arrival"), on="arrival", how="anti").height
-    return f"ledger.ndjson: {unseen} answered arrivals have no attempt in it" if unseen else ""
+    return t("ledger.ndjson: {n} answered arrivals have no attempt in it", n=unseen) if unseen else ""
 
 
 def _seeable(ev: Evidence) -> pl.DataFrame:
@@ -149,29 +167,31 @@ def _seeable(ev: Evidence) -> pl.DataFrame:
 
 
 def _said(count: int, words: str) -> str:
-    return f"ledger.ndjson: {count} {'line' if count == 1 else 'lines'}: {words}"
+    if count == 1:
+        return t("ledger.ndjson: 1 line: {reason}", reason=words)
+    return t("ledger.ndjson: {n} lines: {reason}", n=count, reason=words)
 
 
 def _misshapen(ev: Evidence) -> dict[str, pl.Expr]:
-    """Return what no line of a ledger is, each in words."""
+    """Return what no line of a ledger is, each in words that `t` says."""
     begin, end = ev.events[0].mono, max(event.mono for event in ev.events)
     status, names = pl.col("status"), replicas(ev, "primary")
     backwards = [(pl.col(b) - pl.col(a) < -_SLACK_S).fill_null(value=False) for a, b in _IN_ORDER]
     return {
-        "the role is none that there is": ~pl.col("role").is_in(ROLES),
-        "the replica is none that there was": (pl.col("role") == "primary") & ~pl.col("replica").is_in(names),
-        "the begin is no time of the run": ~pl.col("start").is_between(begin, end),
-        "the end is none that there is": ~pl.col("close").is_in(CLOSES),
-        "the status is none that there is": status.is_not_null() & ~status.is_between(100, 599),
-        "ended and open at once": (pl.col("close") == "open") != pl.col("end").is_null(),
-        "the times run backwards": pl.any_horizontal(*backwards),
+        mark("the role is none that there is"): ~pl.col("role").is_in(ROLES),
+        mark("the replica is none that there was"): (pl.col("role") == "primary") & ~pl.col("replica").is_in(names),
+        mark("the begin is no time of the run"): ~pl.col("start").is_between(begin, end),
+        mark("the end is none that there is"): ~pl.col("close").is_in(CLOSES),
+        mark("the status is none that there is"): status.is_not_null() & ~status.is_between(100, 599),
+        mark("ended and open at once"): (pl.col("close") == "open") != pl.col("end").is_null(),
+        mark("the times run backwards"): pl.any_horizontal(*backwards),
     }
 
 
 def _unknown(ev: Evidence) -> dict[str, pl.Expr]:
-    """Return what says that it is the run's and is of no request of it, in words."""
+    """Return what says that it is the run's and is of no request of it, in words that `t` says."""
     known = pl.col("id").is_in(_attempts(ev)["id"].implode()).fill_null(value=False)
-    return {"the id is of no attempt that the client made": pl.col("arrival").is_not_null() & ~known}
+    return {mark("the id is of no attempt that the client made"): pl.col("arrival").is_not_null() & ~known}
 
 
 def _foreign(ev: Evidence) -> str:
@@ -179,7 +199,7 @@ def _foreign(ev: Evidence) -> str:
     others = ev.ledger["arrival"].null_count()
     if ev.plan["target"].get("kind") != "lab" or others <= OTHERS_IN_LAB * ev.ledger.height:
         return ""
-    return _said(others, "no request of the run, though in a lab there are no others")
+    return _said(others, t("no request of the run, though in a lab there are no others"))
 
 
 def _attempts(ev: Evidence) -> pl.DataFrame:

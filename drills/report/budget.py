@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drills.lang import t
 from drills.report import words
 from drills.report.facts import Facts
 
@@ -48,20 +49,38 @@ def lines(facts: Facts) -> list[str]:
     """Return what was burnt, a sentence for each promise."""
     found = budgets(facts)
     if not found:
-        return ["Error budget: no data: no request began after an injection."]
+        return [t("Error budget: no data: no request began after an injection.")]
     return [_line(facts, budget) for budget in found]
 
 
 def _line(facts: Facts, budget: Budget) -> str:
-    bound = words.seconds(facts.sla_ttft_s)
-    broke = "were not answered" if budget.promise == "answers" else f"had no first token within {bound}"
-    counted = f"{budget.bad:,} of {budget.n:,} arrivals open at the injection or begun after it {broke}"
+    if budget.promise == "answers":
+        broke = t(
+            "Error budget of answers: {n:,} of {total:,} arrivals open at the injection or begun after it were not "
+            "answered",
+            n=budget.bad,
+            total=budget.n,
+        )
+    else:
+        broke = t(
+            "Error budget of first tokens: {n:,} of {total:,} arrivals open at the injection or begun after it had no "
+            "first token within {bound}",
+            n=budget.bad,
+            total=budget.n,
+            bound=words.seconds(facts.sla_ttft_s),
+        )
     if budget.burnt is None:
-        return f"Error budget of {budget.promise}: {counted}; the SLA allows none, so there is no budget to burn."
-    allowed = f"the SLA allows {words.share(budget.share)}, at this load {budget.allowed:,.0f} in {WINDOW_DAYS} days"
-    return f"Error budget of {budget.promise}: {counted}; {allowed}: {percent(budget.burnt)} of it is burnt."
+        return t("{broke}; the SLA allows none, so there is no budget to burn.", broke=broke)
+    return t(
+        "{broke}; the SLA allows {share}, at this load {allowed:,.0f} in {days} days: {percent} of it is burnt.",
+        broke=broke,
+        share=words.share(budget.share),
+        allowed=budget.allowed,
+        days=WINDOW_DAYS,
+        percent=percent(budget.burnt),
+    )
 
 
 def percent(share: float) -> str:
     """Return a share that may be very small as a percentage."""
-    return "nothing" if share == 0 else f"{100 * share:.3g} %"
+    return t("nothing") if share == 0 else f"{100 * share:.3g} %"

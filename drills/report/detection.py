@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from drills.checks import measures
 from drills.evidence import at
+from drills.lang import mark, t
 from drills.model import Event, Json
 from drills.report import words
 from drills.report.escape import code
@@ -15,7 +17,7 @@ from drills.strictjson import is_number
 #: Severities that wake nobody, as preflight reads them: whatever else an alert says of itself, or nothing, is a page.
 WAKES_NOBODY = frozenset({"ticket", "warning", "info", "none"})
 STATES = ("pending", "firing", "notified", "inactive", "resolution notified")
-NOT_SEEN = "not seen"
+NOT_SEEN: Final = mark("not seen")
 OPEN = ("pending", "firing")
 
 
@@ -75,7 +77,7 @@ def alert_rows(facts: Facts) -> list[list[str]]:
     """Return each alert with when it was pending, firing, notified and resolved."""
     wanted = expected(facts)
     return [
-        [code(name), "yes" if name in wanted else "no", *(_state(facts, name, state) for state in STATES)]
+        [code(name), t("yes") if name in wanted else t("no"), *(_state(facts, name, state) for state in STATES)]
         for name in shown(facts)
     ]
 
@@ -94,7 +96,7 @@ def moment(facts: Facts, alert: str, state: str) -> tuple[float, Event] | None:
 
 def _state(facts: Facts, alert: str, state: str) -> str:
     found = moment(facts, alert, state)
-    return f"{_offset(facts, found[0])} ({lines_of(found[1])})" if found else NOT_SEEN
+    return _offset(facts, found[0]) + words.in_brackets(lines_of(found[1])) if found else t(NOT_SEEN)
 
 
 def _offset(facts: Facts, mono: float) -> str:
@@ -116,11 +118,11 @@ def fired_at(facts: Facts, alert: str) -> tuple[float, Event] | None:
 def no_alerts(facts: Facts) -> str:
     """Say that no alert came up, or that nobody looked."""
     if facts.of("alert", "notified"):
-        return f"no alert came up after {facts.zero_name}"
+        return t("no alert came up after {zero}", zero=facts.zero_name)
     looks = sum(1 for s in facts.evidence.samples if s.get("probe") == "alerts" and s.get("ok"))
     if looks:
-        return f"no alert came up in {words.count(looks, 'look')} (`samples.ndjson`, probe `alerts`)"
-    return f"{words.NO_DATA}: nobody looked at the alerts"
+        return t("no alert came up in {looks} (`samples.ndjson`, probe `alerts`)", looks=words.count(looks, "look"))
+    return t("no data: nobody looked at the alerts")
 
 
 @dataclass(frozen=True)
@@ -157,15 +159,24 @@ def _took(facts: Facts) -> list[str]:
     found = delay(facts)
     if found is None:
         missing = facts.hit is not None and bool(expected(facts))
-        return ["No expected alert fired: nobody would have been told."] if missing else []
-    said = f"Time to detect: {words.seconds(found.after_injection_s)} from the injection to the alert firing"
-    if found.after_violation_s is not None:
-        since = words.seconds(abs(found.after_violation_s))
-        side = "after" if found.after_violation_s >= 0 else "before"
-        said += f", {since} {side} the first arrival that broke the SLA"
-    allowed = f"; {words.seconds(found.allowed_s)} were allowed" if found.allowed_s is not None else ""
-    told = "a notification was seen" if found.notified else "no notification was seen, so nobody is known to be told"
-    return [f"{said}{allowed}; {told}."]
+        return [t("No expected alert fired: nobody would have been told.")] if missing else []
+    took = words.seconds(found.after_injection_s)
+    said = t("Time to detect: {duration} from the injection to the alert firing", duration=took) + _since(found)
+    if found.allowed_s is not None:
+        said += t("; {duration} were allowed", duration=words.seconds(found.allowed_s))
+    if found.notified:
+        return [t("{detected}; a notification was seen.", detected=said)]
+    return [t("{detected}; no notification was seen, so nobody is known to be told.", detected=said)]
+
+
+def _since(found: Delay) -> str:
+    """Say how long after users an alert noticed, or how long before."""
+    if found.after_violation_s is None:
+        return ""
+    since = words.seconds(abs(found.after_violation_s))
+    if found.after_violation_s >= 0:
+        return t(", {duration} after the first arrival that broke the SLA", duration=since)
+    return t(", {duration} before the first arrival that broke the SLA", duration=since)
 
 
 def lines(facts: Facts) -> list[str]:
@@ -173,20 +184,28 @@ def lines(facts: Facts) -> list[str]:
     told = _took(facts)
     router = measures.split(facts.evidence).get("detect_s") if facts.hit is not None else None
     if router is not None:
-        told.append(f"The router noticed after {words.seconds(router)} (`samples.ndjson`, probe `router`).")
+        told.append(
+            t("The router noticed after {after} (`samples.ndjson`, probe `router`).", after=words.seconds(router))
+        )
     for name in expected(facts):
         fired, seen = fired_at(facts, name), when(facts, name, "firing")
         if fired and seen and fired[1] is not seen:
-            first = f"{code(name)} was first seen firing at {_offset(facts, at(seen))} ({lines_of(seen)})"
             told.append(
-                f"{first}; its notification had come before that look, so it fired no later than the table says."
+                t(
+                    "{alert} was first seen firing at {offset} ({source}); its notification had come before that look, "
+                    "so it fired no later than the table says.",
+                    alert=code(name),
+                    offset=_offset(facts, at(seen)),
+                    source=lines_of(seen),
+                )
             )
     told += [line for name in _seen(facts) if (line := _before(facts, name))]
     rowless = len(_seen(facts)) - len(alert_rows(facts))
-    if rowless:
-        those = "1 alert has" if rowless == 1 else f"{rowless} alerts have"
-        told.append(f"{those} no row above: nothing was seen of {'it' if rowless == 1 else 'them'} "
-                    f"after {facts.zero_name}.")  # fmt: skip
+    zero = facts.zero_name
+    if rowless == 1:
+        told.append(t("1 alert has no row above: nothing was seen of it after {zero}.", zero=zero))
+    elif rowless:
+        told.append(t("{n} alerts have no row above: nothing was seen of them after {zero}.", n=rowless, zero=zero))
     return told
 
 
@@ -199,10 +218,24 @@ def _before(facts: Facts, alert: str) -> str:
     strongest = next((e for e in came if e.data.get("state") == "firing"), came[0])
     last = {repr(sorted((e.data.get("labels") or {}).items())): e for e in earlier}
     still = [e for e in last.values() if e.data.get("state") in OPEN]
-    first = f"{code(alert)} was {strongest.data['state']} before {facts.zero_name}, at {_offset(facts, at(strongest))}"
+    said = {
+        "alert": code(alert),
+        "state": strongest.data["state"],
+        "zero": facts.zero_name,
+        "offset": _offset(facts, at(strongest)),
+    }
     if still:
-        return f"{first} ({lines_of(strongest)}), **and was {still[0].data['state']} when that came**."
-    return f"{first} ({lines_of(strongest, earlier[-1])}), and no longer when that came."
+        return t(
+            "{alert} was {state} before {zero}, at {offset} ({source}), **and was {now} when that came**.",
+            **said,
+            source=lines_of(strongest),
+            now=still[0].data["state"],
+        )
+    return t(
+        "{alert} was {state} before {zero}, at {offset} ({source}), and no longer when that came.",
+        **said,
+        source=lines_of(strongest, earlier[-1]),
+    )
 
 
 def marks(facts: Facts) -> list[tuple[str, float]]:

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from drills import files, journal, runfolder, shapes, strictjson
 from drills.errors import EXIT_REFUSED, EXIT_STOPPED, DrillError
+from drills.lang import ENGLISH, mark, spoken, t
 from drills.model import Event, Json, Restored, Verdict
 from drills.strictjson import is_count
 
 MONTH: Final = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])")
 #: Outcomes that are no verdict: how a run ended that did not come to its end.
-CUT_SHORT, NO_VERDICT = "cut short", "no verdict yet"
+CUT_SHORT, NO_VERDICT = mark("cut short"), mark("no verdict yet")
 REFUSED, STOPPED, CRASHED = "refused", "stopped", "crashed"
 #: What the exit code says where no journal does.
 _ENDED: Final = {EXIT_REFUSED: REFUSED, EXIT_STOPPED: STOPPED}
@@ -31,13 +32,17 @@ _UNKNOWN: Final = "?"
 
 @dataclass(frozen=True)
 class Digest:
-    """What is known of one run; nothing in it is inert yet."""
+    """What is known of one run; nothing in it is inert yet.
+
+    `foreign`: its verdict gives its reasons in another language than the one that is spoken.
+    """
 
     folder: Path
     plan: Json
     verdict: Json
     events: tuple[Event, ...]
     problems: tuple[str, ...]
+    foreign: bool = False
 
     @property
     def stamp(self) -> str:
@@ -61,8 +66,9 @@ class Digest:
 
     @property
     def shown(self) -> str:
-        """Return the file that shows it best, by name; empty when there is none."""
-        return next((name for name in _SHOWN if (self.folder / name).is_file()), "")
+        """Return the file that shows it best, in the reader's language first; empty when there is none."""
+        names = (in_language(_SHOWN[0], spoken()), *_SHOWN)
+        return next((name for name in names if (self.folder / name).is_file()), "")
 
     @property
     def drill(self) -> str:
@@ -170,6 +176,12 @@ class Digest:
         return {str(word): n for word, n in _map(ends[-1]).items() if is_count(n)} if ends else {}
 
 
+def in_language(name: str, language: str) -> str:
+    """Return the name of a text's file in a language: `review.zh.md` stands beside `review.md`."""
+    stem, _, ending = name.rpartition(".")
+    return name if language == ENGLISH else f"{stem}.{language}.{ending}"
+
+
 def read(folder: Path) -> Digest:
     """Read a run folder; never raises for what is in it."""
     problems: list[str] = []
@@ -201,10 +213,11 @@ def _object(path: Path, shape: strictjson.Shape | None, problems: list[str]) -> 
     except FileNotFoundError:
         return {}
     except OSError as error:
-        problems.append(f"{path.name}: cannot be read: {error.strerror or error}")
+        why = error.strerror or error
+        problems.append(t("{file}: cannot be read: {reason}", file=path.name, reason=why))
         return {}
     except ValueError as error:
-        problems.append(f"{path.name}: no JSON: {error}")
+        problems.append(t("{file}: no JSON: {reason}", file=path.name, reason=error))
         return {}
     said = strictjson.misfit(found, shape or strictjson.is_object)
     if said:

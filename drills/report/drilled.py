@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drills.lang import t
 from drills.model import Json
 from drills.report import words
 from drills.report.escape import code, prose
@@ -61,24 +62,37 @@ def versions(facts: Facts) -> Json:
 def rows(facts: Facts) -> list[list[str]]:
     """Return the identity as a table: what, and its value."""
     target, served = facts.target, topology(facts)
-    kind = prose(target.get("kind") or "unknown")
-    place = prose(environment(facts)) or "not said"
-    entry = f", at its {prose(served.entry)}" if served.entry else ""
-    expected = f" of {served.expected} expected" if served.expected is not None else ""
-    primaries = f"{words.count(len(served.primaries), 'primary', 'primaries')}{expected}{_names(served.primaries)}"
-    fallbacks = f"; {words.count(len(served.fallbacks), 'fallback')}{_names(served.fallbacks)}"
-    oncall = facts.header.get("oncall")
-    known = versions(facts)
+    name, kind = code(target.get("name") or "unknown"), prose(target.get("kind") or "unknown")
+    oncall, known = facts.header.get("oncall"), sorted(versions(facts).items())
+    no_data = t(words.NO_DATA)
     return [
-        ["target", f"{code(target.get('name') or 'unknown')}, kind {kind}"],
-        ["environment", place],
-        ["entry", f"{code(served.endpoint)}{entry}" if served.endpoint else words.NO_DATA],
-        ["model", code(served.model) if served.model else words.NO_DATA],
-        ["replicas", primaries + (fallbacks if served.fallbacks else "") if served.primaries else words.NO_DATA],
-        ["versions", ", ".join(f"{prose(n)} {code(v)}" for n, v in sorted(known.items())) or words.NO_DATA],
-        ["on call", prose(oncall) if oncall else "nobody was named"],
+        [t("target"), t("{target}, kind {kind}", target=name, kind=kind)],
+        [t("environment"), prose(environment(facts)) or t("not said")],
+        [t("entry"), _entry(served) or no_data],
+        [t("model"), code(served.model) if served.model else no_data],
+        [t("replicas"), _replicas(served) or no_data],
+        [t("versions"), t(", ").join(f"{prose(part)} {code(version)}" for part, version in known) or no_data],
+        [t("on call"), prose(oncall) if oncall else t("nobody was named")],
     ]
 
 
+def _entry(served: Topology) -> str:
+    if not served.endpoint or not served.entry:
+        return code(served.endpoint) if served.endpoint else ""
+    return t("{endpoint}, at its {part}", endpoint=code(served.endpoint), part=prose(served.entry))
+
+
+def _replicas(served: Topology) -> str:
+    if not served.primaries:
+        return ""
+    told = words.count(len(served.primaries), "primary", "primaries")
+    if served.expected is not None:
+        told = t("{primaries} of {expected} expected", primaries=told, expected=served.expected)
+    told += _names(served.primaries)
+    if not served.fallbacks:
+        return told
+    return words.clauses([told, words.count(len(served.fallbacks), "fallback") + _names(served.fallbacks)])
+
+
 def _names(names: tuple[str, ...]) -> str:
-    return f" ({words.listed([code(name) for name in names])})" if 0 < len(names) <= NAMES_MAX else ""
+    return words.in_brackets(words.listed([code(name) for name in names])) if len(names) <= NAMES_MAX else ""

@@ -6,6 +6,7 @@ import polars as pl
 
 from drills.checks.validity import change_words
 from drills.evidence import at
+from drills.lang import t
 from drills.model import Phase, Verdict
 from drills.report import detection, lessons, retries, router, words
 from drills.report.escape import code, prose
@@ -42,11 +43,16 @@ def _neighbours(facts: Facts) -> list[str]:
         if facts.hit is None or at(event) < facts.hit or name in facts.victims or change not in ("gone", "notready"):
             continue
         told.append(
-            f"{code(name)} was not aimed at, and was {prose(change)} at {_offset(facts, at(event))} "
-            f"({lines_of(event)})."
+            t(
+                "{replica} was not aimed at, and was {change} at {offset} ({source}).",
+                replica=code(name),
+                change=prose(change),
+                offset=_offset(facts, at(event)),
+                source=lines_of(event),
+            )
         )
     hit = [event for event in facts.of("proof.on", "proof.off") if event.data.get("bystanders_ok") is False]
-    return told + ([f"The fault reached more than its victims ({lines_of(*hit)})."] if hit else [])
+    return told + ([t("The fault reached more than its victims ({source}).", source=lines_of(*hit))] if hit else [])
 
 
 def _broken_elsewhere(facts: Facts) -> list[str]:
@@ -57,7 +63,11 @@ def _broken_elsewhere(facts: Facts) -> list[str]:
     rows = facts.evidence.ledger.filter(broke & ~pl.col("replica").is_in(list(facts.victims)))
     counted = rows.group_by("replica").len().sort("replica").rows()
     return [
-        f"{words.count(int(n), 'attempt')} broke at {code(name)}, which was no victim (`ledger.ndjson`)."
+        t(
+            "{attempts} broke at {replica}, which was no victim (`ledger.ndjson`).",
+            attempts=words.count(int(n), "attempt"),
+            replica=code(name),
+        )
         for name, n in counted
     ]
 
@@ -75,12 +85,20 @@ def _breakers(facts: Facts) -> list[str]:
         later = [c for c in router.changes(facts) if c.worker == worker and c.what == "breaker" and c.mono >= served]
         closed = next((c.mono for c in later if c.now == "closed"), None)
         if closed is None:
-            told.append(f"The router's breaker of {code(worker)} was not seen closed again after the victim was back.")
-        elif closed - served > BREAKER_LATE_S:
-            late = words.seconds(closed - served)
             told.append(
-                f"The router's breaker of {code(worker)} closed {late} after the victim answered again "
-                "(`samples.ndjson`, probe `router`)."
+                t(
+                    "The router's breaker of {replica} was not seen closed again after the victim was back.",
+                    replica=code(worker),
+                )
+            )
+        elif closed - served > BREAKER_LATE_S:
+            told.append(
+                t(
+                    "The router's breaker of {replica} closed {seconds} after the victim answered again "
+                    "(`samples.ndjson`, probe `router`).",
+                    replica=code(worker),
+                    seconds=words.seconds(closed - served),
+                )
             )
     return told
 
@@ -91,8 +109,12 @@ def _alerts(facts: Facts) -> list[str]:
         fired = detection.fired_at(facts, name)
         if fired:
             told.append(
-                f"The alert {code(name)}, which no check expects, fired at {_offset(facts, fired[0])} "
-                f"({lines_of(fired[1])})."
+                t(
+                    "The alert {alert}, which no check expects, fired at {offset} ({source}).",
+                    alert=code(name),
+                    offset=_offset(facts, fired[0]),
+                    source=lines_of(fired[1]),
+                )
             )
     return told
 
@@ -102,20 +124,29 @@ def _attempts(facts: Facts) -> list[str]:
     ratio = quiet.ratio("engine") if quiet else None
     if ratio is None or ratio <= QUIET_RATIO:
         return []
-    return [f"Before the fault one request cost {words.ratio(ratio)} attempts at the primaries already."]
+    return [t("Before the fault one request cost {ratio} attempts at the primaries already.", ratio=words.ratio(ratio))]
 
 
 def _timer(facts: Facts) -> list[str]:
     first = [e for e in facts.of("revert.begin") if (e.data.get("timer") or {}).get("state") == "undone"
              if isinstance(e.data.get("timer"), dict)]  # fmt: skip
-    return [f"The timer on the target took the fault off before the run did ({lines_of(*first)})."] if first else []
+    if not first:
+        return []
+    return [t("The timer on the target took the fault off before the run did ({source}).", source=lines_of(*first))]
 
 
 def _others(facts: Facts) -> list[str]:
-    told = [f"Others changed the target: {prose(change_words(e.data))} ({lines_of(e)})."
-            for e in facts.of("changed_by_others")]  # fmt: skip
+    told = [
+        t("Others changed the target: {change} ({source}).", change=prose(change_words(e.data)), source=lines_of(e))
+        for e in facts.of("changed_by_others")
+    ]
     return told + [
-        f"Meanwhile scaled by {prose(e.data.get('by'))}: {prose(change_words(e.data))} ({lines_of(e)})."
+        t(
+            "Meanwhile scaled by {who}: {change} ({source}).",
+            who=prose(e.data.get("by")),
+            change=prose(change_words(e.data)),
+            source=lines_of(e),
+        )
         for e in facts.of("scaled")
     ]
 
@@ -140,13 +171,26 @@ def _phases(facts: Facts) -> list[str]:
         if not is_number(asked) or not asked:
             continue
         if stretch is None:
-            told.append(f"The phase {phase} was planned for {words.seconds(asked)} and did not begin.")
+            told.append(
+                t(
+                    "The phase {phase} was planned for {seconds} and did not begin.",
+                    phase=phase,
+                    seconds=words.seconds(asked),
+                )
+            )
             continue
         if phase == Phase.RECOVERY:  # ends as soon as every check is decided
             continue
         took = stretch.end - stretch.begin
         if abs(took - float(asked)) > PHASE_SLACK_S:
-            told.append(f"The phase {phase} took {words.seconds(took)}; {words.seconds(asked)} were planned.")
+            told.append(
+                t(
+                    "The phase {phase} took {seconds}; {planned} were planned.",
+                    phase=phase,
+                    seconds=words.seconds(took),
+                    planned=words.seconds(asked),
+                )
+            )
     return told
 
 
@@ -161,7 +205,13 @@ def _load(facts: Facts) -> list[str]:
     chance = 3.0 / (float(rate) * length) ** 0.5
     if abs(offered / float(rate) - 1.0) <= max(RATE_SLACK, chance):
         return []
-    return [f"{offered:.3g} requests/s were offered; {rate:g} were planned (`requests.ndjson`)."]
+    return [
+        t(
+            "{offered:.3g} requests/s were offered; {planned:g} were planned (`requests.ndjson`).",
+            offered=offered,
+            planned=rate,
+        )
+    ]
 
 
 def _stopped(facts: Facts) -> list[str]:
@@ -169,12 +219,18 @@ def _stopped(facts: Facts) -> list[str]:
     status = None if end is None else end.data.get("status")
     if status == "completed":
         return []
-    return [f"The run was {prose(status)}." if status else "The run was cut short: its journal has no end."]
+    if status:
+        return [t("The run was {status}.", status=prose(status))]
+    return [t("The run was cut short: its journal has no end.")]
 
 
 def _not_judged(facts: Facts) -> list[str]:
     return [
-        f"{code(lessons.label(check))} was not judged: {prose(check.get('reason') or 'no reason given')}."
+        t(
+            "{check} was not judged: {reason}.",
+            check=code(lessons.label(check)),
+            reason=prose(check.get("reason") or t("no reason given")),
+        )
         for check in facts.checks
         if check.get("verdict") == Verdict.NOT_JUDGED
     ]

@@ -9,6 +9,7 @@ from functools import cached_property
 import polars as pl
 
 from drills.evidence import CONTROL, Evidence, at
+from drills.lang import t
 from drills.model import Event, Json, Phase
 from drills.report import words
 from drills.report.source import Source, checksums
@@ -106,12 +107,14 @@ class Facts:
     @cached_property
     def _origin(self) -> tuple[float, str]:
         if self.hit is not None:
-            return self.hit, "the injection"
+            return self.hit, t("the injection")
         fault = self.phase(Phase.FAULT)
         if fault:
-            return fault.begin, "the begin of the fault phase"
+            return fault.begin, t("the begin of the fault phase")
         load = self.first("load.started")
-        return (load.mono, "the begin of the load") if load else (self.events[0].mono, "the begin of the run")
+        if load:
+            return load.mono, t("the begin of the load")
+        return self.events[0].mono, t("the begin of the run")
 
     @property
     def zero(self) -> float:

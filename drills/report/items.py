@@ -14,17 +14,18 @@ from typing import Any, Final
 
 from drills import runfolder, yamlfile
 from drills.errors import FileProblem
+from drills.lang import mark, t
 from drills.model import Json, Verdict
 from drills.report import lessons, words
-from drills.report.actions import GATE_ADVICE
+from drills.report.actions import GATE_ADVICE, in_words
 from drills.report.digest import Digest
 from drills.report.escape import code, prose, spans
-from drills.report.review import link, reason
+from drills.report.review import ending, link, reason
 
 FILE: Final = "actions.yaml"
 #: Seen in so many drills, an item is escalated.
 ESCALATED: Final = 3
-HEADER: Final = ("id", "priority", "owner", "due", "what", "done when", "age", "state")
+HEADER: Final = mark("id | priority | owner | due | what | done when | age | state")
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Items:
         """Return what a review shows."""
         return {
             "there": self.there,
-            "header": HEADER,
+            "header": t(HEADER).split(" | "),
             "escalated": [_row(one) for one in self.escalated],
             "opened": [_row(one) for one in self.opened if one.open and not one.escalated],
             "carried": [_row(one) for one in self.carried if not one.escalated],
@@ -105,24 +106,29 @@ class Items:
 
 
 def _row(item: Item) -> list[str]:
-    what = f"{spans(item.what)} ({reason(item.link)})" if item.link else spans(item.what)
-    people = [reason(item.owner or "nobody yet"), reason(item.due or "no day yet"), what]
-    age = words.count(len(item.seen), "drill") if item.seen else "by hand"
-    state = "**escalated**" if item.escalated else "open"
+    what = spans(in_words(item.what))
+    what = t("{what} ({link})", what=what, link=reason(item.link)) if item.link else what
+    people = [reason(item.owner or t("nobody yet")), reason(item.due or t("no day yet")), what]
+    age = words.count(len(item.seen), "drill") if item.seen else t("by hand")
+    state = t("**escalated**") if item.escalated else t("open")
     return [code(item.id), reason(item.priority or "—"), *people, _done_when(item.proof), age, state]
 
 
 def _done_when(proof: Json) -> str:
     if not proof.get("check"):
-        return "somebody says so"
-    holds = "holds" if str(proof["check"]) in GATE_ADVICE else "passes"
-    return f"{code(lessons.label(proof))} {holds} in {code(str(proof.get('drill') or '?'))}"
+        return t("somebody says so")
+    name, drill = lessons.label(proof), code(str(proof.get("drill") or "?"))
+    if str(proof["check"]) in GATE_ADVICE:
+        return t("{gate} holds in {command}", gate=code(t(name)), command=drill)
+    return t("{check} passes in {command}", check=code(name), command=drill)
 
 
 def _ended(item: Item) -> str:
-    why = f": {reason(item.reason)}" if item.reason else ""
-    how = f"closed by {prose(item.by)}" if item.by else "done"
-    return f"{code(item.id)} ({spans(item.what)}): {how}, {prose(item.closed)}{why}"
+    why = t(": {reason}", reason=reason(item.reason)) if item.reason else ""
+    told, day = t("{item} ({what})", item=code(item.id), what=spans(in_words(item.what))), prose(item.closed)
+    if item.by:
+        return t("{item}: closed by {who}, {day}{why}", item=told, who=prose(item.by), day=day, why=why)
+    return t("{item}: done, {day}{why}", item=told, day=day, why=why)
 
 
 # ---- reading -------------------------------------------------------------------------------------------
@@ -164,14 +170,14 @@ def _day(stamp: str) -> str:
 def _entries(data: Json, problems: list[str]) -> list[Any]:
     listed = next((data[name] for name in ("actions", "items") if isinstance(data.get(name), list)), None)
     if listed is None:
-        problems.append(f"{FILE}: holds no list `actions`")
+        problems.append(t("{file}: holds no list `actions`", file=FILE))
     return listed or []
 
 
 def _item(n: int, entry: Any, stamps: dict[str, str], end: str, problems: list[str]) -> Item | None:
     """Return an entry as it stood at the end; None, which is said, for one that cannot be read."""
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not _text(entry.get("what")):
-        problems.append(f"{FILE}: entry {n} has no id, or does not say what is to be done")
+        problems.append(t("{file}: entry {n} has no id, or does not say what is to be done", file=FILE, n=n))
         return None
     listed = entry.get("seen")
     runs: list[Any] = listed if isinstance(listed, list) else []
@@ -231,10 +237,16 @@ def proposed(runs: Sequence[Digest]) -> list[str]:
 
 def _proposed(run: Digest) -> list[str]:
     if run.ended != "completed":
-        return [f"{code(run.drill)}: {prose(run.outcome)}, run {link(run)}"]
+        return [t("{what}: {outcome}, run {run}", what=code(run.drill), outcome=ending(run.outcome), run=link(run))]
     wanted = (Verdict.FAIL, Verdict.INCONCLUSIVE)
     return [
-        f"{code(lessons.label(row))} of {code(run.drill)}: {prose(str(row['verdict']))}, run {link(run)}"
+        t(
+            "{check} of {drill}: {verdict}, run {run}",
+            check=code(lessons.label(row)),
+            drill=code(run.drill),
+            verdict=prose(str(row["verdict"])),
+            run=link(run),
+        )
         for row in run.checks
         if row.get("verdict") in wanted
     ]

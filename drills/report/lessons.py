@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from drills.lang import t
 from drills.model import Json, Verdict
 from drills.report import impact, words
 from drills.report.escape import code, prose
@@ -48,7 +49,9 @@ def measured(check: Json, show: Callable[[object], str] = prose) -> str:
     if unit == "count" and check.get("reason"):
         return show(check["reason"])
     value, bound = words.quantity(check.get("value"), unit), words.quantity(check.get("bound"), unit)
-    return show(value) if check.get("bound") is None else f"{show(value)} (bound {show(bound)})"
+    if check.get("bound") is None:
+        return show(value)
+    return t("{value} (bound {bound})", value=show(value), bound=show(bound))
 
 
 def _with(facts: Facts, verdict: Verdict) -> list[Json]:
@@ -62,7 +65,8 @@ def _narrow(check: Json) -> bool:
 
 def well(facts: Facts) -> list[str]:
     """Return what passed with room to spare."""
-    return [f"{code(label(c))}: {measured(c)}" for c in _with(facts, Verdict.PASS) if not _narrow(c)]
+    passed = [check for check in _with(facts, Verdict.PASS) if not _narrow(check)]
+    return [t("{check}: {seen}", check=code(label(check)), seen=measured(check)) for check in passed]
 
 
 def failed(check: Json, show: Callable[[object], str] = prose) -> str:
@@ -72,16 +76,17 @@ def failed(check: Json, show: Callable[[object], str] = prose) -> str:
         return measured(check, show)
     # A value may lie within its bound and something else have failed: an alert that fired in time and never ended.
     broke = check.get("unit") == "s" and value is not None and bound is not None and value > bound
-    return f"{measured(check, show)}; {show(reason)}" if broke else show(reason)
+    return t("{value}; {reason}", value=measured(check, show), reason=show(reason)) if broke else show(reason)
 
 
 def badly(facts: Facts) -> list[str]:
     """Return what failed."""
-    lines = [f"{code(label(c))}: {failed(c)}" for c in _with(facts, Verdict.FAIL)]
+    lines = [t("{check}: {seen}", check=code(label(c)), seen=failed(c)) for c in _with(facts, Verdict.FAIL)]
     if facts.verdict.get("left") in ("degraded", "unknown"):
-        lines.append(f"how the service was left: {prose(facts.verdict['left'])}")
+        lines.append(t("how the service was left: {left}", left=prose(facts.verdict["left"])))
     if facts.verdict.get("restored") in ("dirty", "unknown"):
-        lines.append(f"not everything is known to be put back: restored {prose(facts.verdict['restored'])}")
+        state = prose(facts.verdict["restored"])
+        lines.append(t("not everything is known to be put back: restored {state}", state=state))
     return lines
 
 
@@ -91,15 +96,29 @@ def lucky(facts: Facts) -> list[str]:
     for check in _with(facts, Verdict.PASS):
         left = margin(check)
         if left is not None and left < MARGIN_MIN:
-            lines.append(f"{code(label(check))} passed with {words.share(max(left, 0.0))} to spare: {measured(check)}")
+            lines.append(
+                t(
+                    "{check} passed with {share} to spare: {seen}",
+                    check=code(label(check)),
+                    share=words.share(max(left, 0.0)),
+                    seen=measured(check),
+                )
+            )
     unknown = [code(label(check)) for check in _with(facts, Verdict.INCONCLUSIVE)]
     if unknown:
-        lines.append(f"nobody knows whether what could not be judged would have held: {words.listed(unknown)}")
+        lines.append(
+            t("nobody knows whether what could not be judged would have held: {checks}", checks=words.listed(unknown))
+        )
     seen = impact.streams(facts)
     if seen and facts.victims and seen.in_flight == 0:
-        lines.append("the victim was idle at the injection: no stream was in flight on it")
+        lines.append(t("the victim was idle at the injection: no stream was in flight on it"))
     answers, begun = impact.degraded(facts, "fault")
     if answers:
-        count = words.count(answers, "answer")
-        lines.append(f"{count} of {begun:,} came from the degradation path: users got less than they asked for")
+        lines.append(
+            t(
+                "{answers} of {total:,} came from the degradation path: users got less than they asked for",
+                answers=words.count(answers, "answer"),
+                total=begun,
+            )
+        )
     return lines

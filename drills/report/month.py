@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from drills import files
 from drills.comparable import RULE, Change
+from drills.lang import ENGLISH, mark, speaking, t
 from drills.model import Json, Left, Restored, Verdict
 from drills.report import digest, items, lessons, review, trend_figures, trends, words
 from drills.report.digest import MONTH as MONTH
@@ -26,9 +27,15 @@ from drills.report.trends import Comparison
 BACK: Final = 12
 SUITE_BACK: Final = 3
 NAMES: Final = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-    "December",
+    mark("January {year}"), mark("February {year}"), mark("March {year}"), mark("April {year}"), mark("May {year}"),
+    mark("June {year}"), mark("July {year}"), mark("August {year}"), mark("September {year}"), mark("October {year}"),
+    mark("November {year}"), mark("December {year}"),
 )  # fmt: skip
+
+
+AS_JUDGED: Final = mark(
+    "Where a run's files no longer give its verdict, the reasons are in English, as that verdict has them."
+)
 
 
 @dataclass(frozen=True)
@@ -58,20 +65,26 @@ class Month:
     silent: bool  # no run, and nobody wrote down that one was asked for
 
 
-def write(reports: Path, month: str, target: str | None = None) -> Path:
-    """Write the month's review and its figures and return its path. Raises FileProblem."""
-    return review.write(reports / month, render(reports, month, target), review_name(target))
+def write(reports: Path, month: str, target: str | None = None, lang: str = ENGLISH) -> Path:
+    """Write the month's review and its figures and return its path. Raises FileProblem.
+
+    In another language than English it stands beside the English one, which is written as well.
+    """
+    return review.write(reports / month, render(reports, month, target, lang), review_name(target, lang))
 
 
-def review_name(target: str | None) -> str:
+def review_name(target: str | None, lang: str = ENGLISH) -> str:
     """Return the review's file: one of a single target stands beside the one of all."""
-    return f"review-{trend_figures.plain(target)}.md" if target else "review.md"
+    return digest.in_language(f"review-{trend_figures.plain(target)}.md" if target else "review.md", lang)
 
 
-def render(reports: Path, month: str, target: str | None = None) -> dict[str, bytes]:
+def render(reports: Path, month: str, target: str | None = None, lang: str = ENGLISH) -> dict[str, bytes]:
     """Return the files of a month's review by name. Raises FileProblem when the runs cannot be listed."""
-    text, drawn = told(reports, month, target)
-    return {review_name(target): text} | {figure.name: figure.svg for figure in drawn}
+    made: dict[str, bytes] = {}
+    for language in dict.fromkeys((lang, ENGLISH)):
+        with speaking(language):
+            made[review_name(target, language)], drawn = told(reports, month, target)
+    return made | {figure.name: figure.svg for figure in drawn}
 
 
 def told(reports: Path, month: str, target: str | None = None) -> tuple[bytes, list[trend_figures.Drawn]]:
@@ -109,7 +122,7 @@ def earlier(month: str, by: int) -> str:
 
 def named(month: str) -> str:
     """Return a month in words, whatever the machine's locale is."""
-    return f"{NAMES[int(month[5:]) - 1]} {month[:4]}"
+    return t(NAMES[int(month[5:]) - 1], year=month[:4])
 
 
 # ---- what was asked for ----------------------------------------------------------------------------------
@@ -132,7 +145,9 @@ def _json(path: Path, problems: list[str]) -> Json:
     try:
         found = json.loads(files.read(path))
     except (OSError, ValueError, RecursionError) as error:
-        problems.append(f"{path.name}: cannot be read ({error}); what was asked for then is not known")
+        problems.append(
+            t("{file}: cannot be read ({reason}); what was asked for then is not known", file=path.name, reason=error)
+        )
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -142,7 +157,7 @@ def _seen_before(month: str, history: Sequence[Digest], known: set[str]) -> Iter
     since = earlier(month, SUITE_BACK)
     last = {run.place: run for run in history if since <= run.month < month and run.ran and run.target not in known}
     for (target, drill), run in sorted(last.items()):
-        yield Asked(target, drill, month.replace("-", ""), "", f"it last ran on {run.day}")
+        yield Asked(target, drill, month.replace("-", ""), "", t("it last ran on {day}", day=run.day))
 
 
 def _ran(asked: Asked, runs: Sequence[Digest]) -> bool:
@@ -154,17 +169,18 @@ def _ran(asked: Asked, runs: Sequence[Digest]) -> bool:
 
 
 def _view(seen: Month, actions: items.Items, drawn: Sequence[trend_figures.Drawn]) -> dict[str, Any]:
-    compared = {one.run.folder: one for one in seen.found}
+    compared, told = {one.run.folder: one for one in seen.found}, [review.retold(run) for run in seen.runs]
     return {
         "title": named(seen.name),
         "summary": [_ran_words(seen), failed_words(seen.runs), put_back_words(seen.runs)],
         "rows": _rows(seen, compared),
-        "findings": _findings(seen, actions),
+        "findings": _findings(seen, told, actions),
+        "as_judged": t(AS_JUDGED) if any(run.foreign for run in told) else "",
         "worse": review.changes(seen.found, Change.WORSE),
         "better": review.changes(seen.found, Change.BETTER),
         "within": sum(one.within for one in seen.found),
         "not_comparable": review.not_comparable(seen.found),
-        "rule": RULE,
+        "rule": t(RULE),
         "figures_header": review.figures_header(),
         "figures": review.figures(seen.runs),
         "drawn": drawn,
@@ -177,14 +193,18 @@ def _view(seen: Month, actions: items.Items, drawn: Sequence[trend_figures.Drawn
 
 
 def _ran_words(seen: Month) -> str:
-    missing = f" {words.count(len(seen.missing), 'drill')} of the suite did not run." if seen.missing else ""
+    not_run, month = words.count(len(seen.missing), "drill"), named(seen.name)
+    missing = t(" {drills} of the suite did not run.", drills=not_run) if seen.missing else ""
     if not seen.runs:
-        return f"No drill ran in {named(seen.name)}.{missing}"
+        return t("No drill ran in {month}.", month=month) + missing
     ends = [run.outcome for run in seen.runs]
     counts = sorted(((ends.count(word), word) for word in set(ends)), key=lambda one: (-one[0], one[1]))
-    told = words.listed([f"{n} {prose(word)}" for n, word in counts])
+    told = words.listed([t("{n} {outcome}", n=n, outcome=review.ending(word)) for n, word in counts])
     where = words.listed([code(name) for name in sorted({run.target for run in seen.runs})])
-    return f"{words.count(len(ends), 'run')} at {where} in {named(seen.name)}: {told}.{missing}"
+    runs = words.count(len(ends), "run")
+    return (
+        t("{runs} at {targets} in {month}: {outcomes}.", runs=runs, targets=where, month=month, outcomes=told) + missing
+    )
 
 
 def failed_words(runs: Sequence[Digest]) -> str:
@@ -192,28 +212,40 @@ def failed_words(runs: Sequence[Digest]) -> str:
     failed = {run.place: run for run in runs if run.outcome == Verdict.FAIL}  # of several the last one
     if not failed:
         judged = any(run.measured for run in runs)
-        return "No drill that was judged failed." if judged else "No drill came to a verdict of pass or fail."
+        if judged:
+            return t("No drill that was judged failed.")
+        return t("No drill came to a verdict of pass or fail.")
     shown = list(failed.values())[: review.SHOWN_MAX]
-    names = [f"{code(run.drill)} at {code(run.target)} ({_by(run)})" for run in shown]
+    names = [
+        t("{drill} at {target} ({checks})", drill=code(run.drill), target=code(run.target), checks=_by(run))
+        for run in shown
+    ]
     more = len(failed) - len(shown)
-    return f"Failed: {words.listed([*names, *([words.count(more, 'more drill')] if more else [])])}."
+    names += [words.count(more, "more drill")] if more else []
+    return t("Failed: {drills}.", drills=words.listed(names))
 
 
 def _by(run: Digest) -> str:
     rows = [code(lessons.label(row)) for row in review.causes(run)]
     more = len(rows) - review.SHOWN_MAX
-    return words.listed([*rows[: review.SHOWN_MAX], *([f"{more} more"] if more > 0 else [])])
+    return words.listed([*rows[: review.SHOWN_MAX], *([t("{n} more", n=more)] if more > 0 else [])])
 
 
 def put_back_words(runs: Sequence[Digest]) -> str:
     """Return what is not put back and where a service was left degraded, in a sentence."""
-    dirty = [f"{code(run.drill)} ({review.link(run)})" for run in runs if run.restored != Restored.CLEAN]
-    hurt = [f"{code(run.drill)} ({review.link(run)})" for run in runs if run.left == Left.DEGRADED]
-    told = [f"**Not known to be put back**: {words.listed(dirty)}."] if dirty else []
-    told += [f"**The service was left degraded** by {words.listed(hurt)}."] if hurt else []
+    dirty = [_linked(run) for run in runs if run.restored != Restored.CLEAN]
+    hurt = [_linked(run) for run in runs if run.left == Left.DEGRADED]
+    told = [t("**Not known to be put back**: {drills}.", drills=words.listed(dirty))] if dirty else []
+    told += [t("**The service was left degraded** by {drills}.", drills=words.listed(hurt))] if hurt else []
     if told:
         return " ".join(told)
-    return "Everything that the drills changed is put back." if runs else "There was nothing to put back."
+    if runs:
+        return t("Everything that the drills changed is put back.")
+    return t("There was nothing to put back.")
+
+
+def _linked(run: Digest) -> str:
+    return t("{drill} ({run})", drill=code(run.drill), run=review.link(run))
 
 
 def _rows(seen: Month, compared: dict[Path, Comparison]) -> list[list[str]]:
@@ -235,30 +267,43 @@ def _row(run: Digest, found: Comparison | None) -> list[str]:
 
 
 def _missing_row(asked: Asked) -> list[str]:
-    return [code(asked.target), code(asked.drill), "—", "**did not run**", "—", "—", "—", "—"]
+    return [code(asked.target), code(asked.drill), "—", t("**did not run**"), "—", "—", "—", "—"]
 
 
-def _findings(seen: Month, actions: items.Items) -> list[str]:
+def _findings(seen: Month, told: Sequence[Digest], actions: items.Items) -> list[str]:
     compared = {one.run.folder: one for one in seen.found}
     nothing = Comparison
-    ranked = [
-        finding for run in seen.runs for finding in review.findings(run, compared.get(run.folder, nothing(run, None)))
-    ]
+    ranked = [finding for run in told for finding in review.findings(run, compared.get(run.folder, nothing(run, None)))]
     ranked += [(2, _missing_words(one)) for one in seen.missing]
     if worse := sum(len([m for m in one.moved if m.change is Change.WORSE]) for one in seen.found):
-        ranked.append((3, f"**Got worse beyond chance**: {words.count(worse, 'figure')}, see below."))
-    if escalated := len(actions.escalated):
         ranked.append(
-            (1, f"**Escalated**: {words.count(escalated, 'action item')} seen in three drills or more, see below.")
+            (3, t("**Got worse beyond chance**: {figures}, see below.", figures=words.count(worse, "figure")))
         )
+    if escalated := len(actions.escalated):
+        items_seen = words.count(escalated, "action item")
+        ranked.append((1, t("**Escalated**: {items} seen in three drills or more, see below.", items=items_seen)))
     return [text for _, text in sorted(ranked, key=lambda one: one[0])]
 
 
 def _missing_words(asked: Asked) -> str:
-    when = f", asked for on {prose(asked.when)} UTC" if asked.when else ""
-    why = review.reason(asked.why) if asked.why else "why is not known"
-    return f"**Did not run**: {code(asked.drill)} at {code(asked.target)}{when}: {why}."
+    drill, target = code(asked.drill), code(asked.target)
+    why = review.reason(asked.why) if asked.why else t("why is not known")
+    if not asked.when:
+        return t("**Did not run**: {drill} at {target}: {reason}.", drill=drill, target=target, reason=why)
+    return t(
+        "**Did not run**: {drill} at {target}, asked for on {time} UTC: {reason}.",
+        drill=drill,
+        target=target,
+        time=prose(asked.when),
+        reason=why,
+    )
 
 
 def _planted(run: Digest) -> str:
-    return f"{review.named(run)}: planted {code(run.defect)}; {review.outcome(run)}, restored {review.put_back(run)}."
+    return t(
+        "{run}: planted {defect}; {outcome}, restored {restored}.",
+        run=review.named(run),
+        defect=code(run.defect),
+        outcome=review.outcome(run),
+        restored=review.put_back(run),
+    )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 from matplotlib.figure import Figure
 
 from drills.checks import amplification
 from drills.evidence import at
+from drills.lang import mark, t
 from drills.model import Json, Phase
 from drills.report import detection, ecdf, figures, gpufigure, lanes, retries, stages, words
 from drills.report.drawing import GOOD, POINTS_MAX, Drawing, Mark, Span
@@ -65,14 +67,31 @@ def drawn(facts: Facts) -> Drawing:
 
 
 def _marks(facts: Facts) -> list[Mark]:
-    marks = [Mark("injection", 0.0)] if facts.hit is not None else []
+    marks = [Mark(_INJECTION, 0.0)] if facts.hit is not None else []
     off = [at(event) for event in facts.of("proof.off") if event.data.get("ok") is True]
     if facts.hit is not None and off:
-        marks.append(Mark("off", max(off) - facts.zero))
+        marks.append(Mark(_OFF, max(off) - facts.zero))
     served = [stage.at for stage in stages.downtime(facts) if stage.name == "first good completion"]
-    marks += [Mark("replica back", moment - facts.zero) for moment in served if moment is not None]
+    marks += [Mark(_BACK, moment - facts.zero) for moment in served if moment is not None]
     alerts = detection.marks(facts)
     return marks + [Mark(name, moment - facts.zero) for name, moment in alerts]
+
+
+#: What marks are called: in figures as it stands here, in their alternative texts in the reader's language.
+_INJECTION, _OFF, _BACK = mark("injection"), mark("off"), mark("replica back")
+_ALERTS = (
+    mark("alert firing"), mark("alert notified"), mark("alert resolved"), mark("unexpected alert firing"),
+    mark("unexpected alert notified"), mark("unexpected alert resolved"),
+)  # fmt: skip
+
+
+def _told(one: Mark) -> str:
+    name = t(one.name) if one.name in (_INJECTION, _OFF, _BACK, *_ALERTS) else one.name
+    return t("{what} {seconds:+.1f} s", what=name, seconds=one.at_s)
+
+
+def _listed(parts: list[str]) -> str:
+    return t(", ").join(parts) or t("none")
 
 
 # ---- what users saw -----------------------------------------------------------------------------------
@@ -82,37 +101,47 @@ def _latency(facts: Facts, drawing: Drawing) -> Picture:
     total = drawing.arrivals.height
     bad = total - sum(drawing.number(name) for name in GOOD)
     shown = min(total, POINTS_MAX)
-    phases = ", ".join(span.name for span in drawing.phases) or "none"
-    marks = ", ".join(f"{mark.name} {mark.at_s:+.1f} s" for mark in drawing.marks) or "none"
-    scatter = f"Scatter of time to first token by time: {total:,} arrivals, {bad:,} of them failed."
-    thinned = f" Thinned: {shown:,} of {total:,} points are drawn, failures first." if shown < total else ""
-    fault = facts.phase(Phase.FAULT)
-    span = f" The fault phase ends at {words.offset(fault.end - facts.zero)}." if fault else ""
-    return Picture(
-        "latency.svg",
-        prose(f"{scatter} Phases: {phases}. Marks: {marks}.", ALT_MAX),
-        f"Time to first token, log scale; each kind of failure has a row of its own.{span}{thinned}",
-        lambda: figures.latency(drawing),
+    alt = t(
+        "Scatter of time to first token by time: {total:,} arrivals, {n:,} of them failed. Phases: {phases}. "
+        "Marks: {marks}.",
+        total=total,
+        n=bad,
+        phases=_phases(drawing),
+        marks=_listed([_told(one) for one in drawing.marks]),
     )
+    caption = t("Time to first token, log scale; each kind of failure has a row of its own.")
+    if fault := facts.phase(Phase.FAULT):
+        caption += t(" The fault phase ends at {offset}.", offset=words.offset(fault.end - facts.zero))
+    if shown < total:
+        caption += t(" Thinned: {n:,} of {total:,} points are drawn, failures first.", n=shown, total=total)
+    return Picture("latency.svg", prose(alt, ALT_MAX), caption, lambda: figures.latency(drawing))
+
+
+def _phases(drawing: Drawing) -> str:
+    return _listed([span.name for span in drawing.phases])
 
 
 def _outcomes(facts: Facts, drawing: Drawing) -> Picture:
     total = drawing.arrivals.height
     bad = total - sum(drawing.number(name) for name in GOOD)
-    phases = ", ".join(span.name for span in drawing.phases) or "none"
     late = int(drawing.late.sum())
-    after = (
-        f", {late:,} of them later than the SLA of {words.seconds(facts.sla_ttft_s)} to the first token" if late else ""
+    sla = words.seconds(facts.sla_ttft_s)
+    alt = t(
+        "How the arrivals of each second ended, stacked: {n:,} of {total:,} were answered{late}. "
+        "The line is the load offered. Phases: {phases}.",
+        n=total - bad,
+        total=total,
+        late=t(", {n:,} of them later than the SLA of {seconds} to the first token", n=late, seconds=sla)
+        if late
+        else "",
+        phases=_phases(drawing),
     )
-    stack = f"How the arrivals of each second ended, stacked: {total - bad:,} of {total:,} were answered{after}."
-    hatched = " Hatched on a tint: answered, the first token later than the SLA allows." if late else ""
-    failed = " Hatched in white, or black: not answered." if bad else ""
-    return Picture(
-        "outcomes.svg",
-        prose(f"{stack} The line is the load offered. Phases: {phases}.", ALT_MAX),
-        f"Bars: arrivals by the second in which they ended. Line: arrivals begun in that second.{hatched}{failed}",
-        lambda: figures.outcomes(drawing),
-    )
+    caption = t("Bars: arrivals by the second in which they ended. Line: arrivals begun in that second.")
+    if late:
+        caption += t(" Hatched on a tint: answered, the first token later than the SLA allows.")
+    if bad:
+        caption += t(" Hatched in white, or black: not answered.")
+    return Picture("outcomes.svg", prose(alt, ALT_MAX), caption, lambda: figures.outcomes(drawing))
 
 
 def _ecdf(facts: Facts) -> list[Picture]:
@@ -121,24 +150,24 @@ def _ecdf(facts: Facts) -> list[Picture]:
         return []
     sla = facts.evidence.sla.ttft
     told = [
-        f"{cohort.name}: {words.share(cohort.share_by(sla.value_s))} of {cohort.n:,} by {words.seconds(sla.value_s)}"
+        t(
+            "{cohort}: {share} of {total:,} by {seconds}",
+            cohort=cohort.name,
+            share=words.share(cohort.share_by(sla.value_s)),
+            total=cohort.n,
+            seconds=words.seconds(sla.value_s),
+        )
         for cohort in cohorts
     ]
-    caption = (
+    alt = t("Distribution of the time to first token by cohort. {cohorts}.", cohorts=words.clauses(told))
+    caption = t(
         "Share of requests that had their first token by then, failures never; the axis is stretched towards 100 %. "
         "Shaded: exact 95 % intervals (Clopper–Pearson), point by point. The diamond is the promise: a curve that "
         "passes above it keeps it."
     )
-    cut = max(len(cohort.ordered) for cohort in cohorts) > ecdf.RANKS_MAX
-    thinned = f" Drawn through {ecdf.RANKS_MAX} of the values, most of them in the tail." if cut else ""
-    return [
-        Picture(
-            "ecdf.svg",
-            prose(f"Distribution of the time to first token by cohort. {'; '.join(told)}.", ALT_MAX),
-            caption + thinned,
-            lambda: ecdf.ecdf(cohorts, sla.value_s, sla.quantile),
-        )
-    ]
+    if max(len(cohort.ordered) for cohort in cohorts) > ecdf.RANKS_MAX:
+        caption += t(" Drawn through {n} of the values, most of them in the tail.", n=ecdf.RANKS_MAX)
+    return [Picture("ecdf.svg", prose(alt, ALT_MAX), caption, lambda: ecdf.ecdf(cohorts, sla.value_s, sla.quantile))]
 
 
 def _cohort(name: str, frame: pl.DataFrame) -> ecdf.Cohort:
@@ -178,17 +207,17 @@ def _attempts(facts: Facts, drawing: Drawing) -> list[Picture]:
         bad[name][moment] = bad[name].get(moment, 0) + int(broken)
     rows = [lanes.Attempts(lane, came[name], bad[name]) for name, lane in found.items()]
     total, lost = ledger.height, int(ledger.select(broke.sum()).item())
-    each = "; ".join(f"{row.lane.name} {sum(row.came.values()):,}" for row in rows)
-    ratios = _ratios(facts)
-    below = " Below: attempts per request at client, router and engines." if ratios else ""
-    return [
-        Picture(
-            "attempts.svg",
-            prose(f"Attempts per second at each replica: {total:,} in all, {lost:,} broke. {each}.", ALT_MAX),
-            f"Attempts that reached each replica, by the ledger; the lanes share one scale.{below}",
-            lambda: lanes.attempts(drawing, rows, ratios, amplification.WINDOW_S),
-        )
-    ]
+    alt = t(
+        "Attempts per second at each replica: {total:,} in all, {n:,} broke. {replicas}.",
+        total=total,
+        n=lost,
+        replicas=words.clauses(f"{row.lane.name} {sum(row.came.values()):,}" for row in rows),
+    )
+    caption = t("Attempts that reached each replica, by the ledger; the lanes share one scale.")
+    if ratios := _ratios(facts):
+        caption += t(" Below: attempts per request at client, router and engines.")
+    draw = partial(lanes.attempts, drawing, rows, ratios, amplification.WINDOW_S)
+    return [Picture("attempts.svg", prose(alt, ALT_MAX), caption, draw)]
 
 
 def _ratios(facts: Facts) -> list[lanes.Ratio]:
@@ -217,20 +246,21 @@ def _queue(facts: Facts, drawing: Drawing) -> list[Picture]:
             rows.append(lanes.Queue(lane, times, running, waiting, silent))
     if not any(row.at_s for row in rows):
         return []
-    most = "; ".join(
-        f"{row.lane.name} at most {max(row.running, default=0):g} running, {max(row.waiting, default=0):g} waiting"
+    most = words.clauses(
+        t(
+            "{replica} at most {running:g} running, {waiting:g} waiting",
+            replica=row.lane.name,
+            running=max(row.running, default=0),
+            waiting=max(row.waiting, default=0),
+        )
         for row in rows
     )
+    alt = t("Requests running and waiting at each replica. {replicas}.", replicas=most)
+    caption = t("What each engine had in hand, by its own metrics (`samples.ndjson`, probe `vllm`).")
     left_out = len(names) - len(rows)
-    others = f" {left_out} more replicas are not shown." if left_out > 0 else ""
-    return [
-        Picture(
-            "queue.svg",
-            prose(f"Requests running and waiting at each replica. {most}.", ALT_MAX),
-            f"What each engine had in hand, by its own metrics (`samples.ndjson`, probe `vllm`).{others}",
-            lambda: lanes.queue(drawing, rows),
-        )
-    ]
+    if left_out > 0:
+        caption += t(" {n} more replicas are not shown.", n=left_out)
+    return [Picture("queue.svg", prose(alt, ALT_MAX), caption, lambda: lanes.queue(drawing, rows))]
 
 
 # ---- what GPUs saw -------------------------------------------------------------------------------------
@@ -241,16 +271,16 @@ def _gpus(facts: Facts, drawing: Drawing) -> list[Picture]:
     if not any(value is not None for gpu in shown for value in (*gpu.temperature_c, *gpu.clock_mhz)):
         return []
     hottest = max((t for gpu in shown for t in gpu.temperature_c if t is not None), default=None)
-    heat = f"the hottest reading is {hottest:g} °C" if hottest is not None else "no temperature was told"
     number = words.count(len(shown), "GPU")
-    return [
-        Picture(
-            "gpus.svg",
-            prose(f"Temperature and SM clock of {number} over time; {heat}.", ALT_MAX),
-            f"Temperature and SM clock of {number} (`samples.ndjson`, probe `gpu`).",
-            lambda: gpufigure.gpus(drawing, shown, _limits(facts)),
+    alt = t("Temperature and SM clock of {gpus} over time; no temperature was told.", gpus=number)
+    if hottest is not None:
+        alt = t(
+            "Temperature and SM clock of {gpus} over time; the hottest reading is {degrees:g} °C.",
+            gpus=number,
+            degrees=hottest,
         )
-    ]
+    caption = t("Temperature and SM clock of {gpus} (`samples.ndjson`, probe `gpu`).", gpus=number)
+    return [Picture("gpus.svg", prose(alt, ALT_MAX), caption, lambda: gpufigure.gpus(drawing, shown, _limits(facts)))]
 
 
 def _readings(facts: Facts) -> dict[str, gpufigure.Gpu]:

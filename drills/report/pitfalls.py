@@ -16,8 +16,10 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from drills import yamlfile
+from drills.checks.rows import AT_LEAST, AT_MOST
 from drills.comparable import Change
 from drills.errors import FileProblem
+from drills.lang import mark, t
 from drills.model import Json
 from drills.params import Line, Params
 from drills.report import lessons, trends, words
@@ -53,7 +55,7 @@ class Rule(Params):
 
 
 class Pitfall(Params):
-    """One pitfall; the texts are ours, and are Markdown."""
+    """One pitfall; the texts are ours, and are Markdown: `t` says them in the reader's language."""
 
     id: Line
     title: Line
@@ -118,7 +120,7 @@ def _found(pitfall: Pitfall, runs: Sequence[Digest], earlier: Sequence[Digest], 
     met = any(bad for bad, _ in seen) if seen else None
     told = list(dict.fromkeys(text for bad, text in seen if bad == met))
     shown = told[-EVIDENCE_MAX:] if met else told[-1:]
-    more = [f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else []
+    more = [t("and {n} more", n=len(told) - len(shown))] if len(told) > len(shown) else []
     return Found(pitfall, met, (*shown, *more), answer)
 
 
@@ -135,16 +137,28 @@ def _seen(rule: Rule, run: Digest, earlier: Sequence[Digest]) -> Iterator[tuple[
     for label, row in _rows(rule, run):
         verdict = row.get("verdict")
         if verdict in rule.met or verdict in rule.fine:
-            yield verdict in rule.met, f"{code(label)} of {code(run.drill)}, {link(run)}: {_told(row)}"
+            said = t(
+                "{check} of {drill}, {run}: {seen}",
+                check=code(label),
+                drill=code(run.drill),
+                run=link(run),
+                seen=_told(row),
+            )
+            yield verdict in rule.met, said
 
 
 def _told(row: Json) -> str:
     """Return what a row measured, and on which side of what bound it should be."""
     unit = str(row.get("unit") or "")
-    value, bound = (words.quantity(row.get(name), unit) for name in ("value", "bound"))
     degrees = f" {unit}" if unit not in ("s", "ratio", "count") else ""
-    side = row.get("side") or "allowed"
-    return prose(f"{value}{degrees} ({side} {bound}{degrees})" if row.get("bound") is not None else f"{value}{degrees}")
+    value, bound = (words.quantity(row.get(name), unit) + degrees for name in ("value", "bound"))
+    if row.get("bound") is None:
+        return prose(value)
+    if row.get("side") == AT_MOST:
+        return prose(t("{value} (at most {bound})", value=value, bound=bound))
+    if row.get("side") == AT_LEAST:
+        return prose(t("{value} (at least {bound})", value=value, bound=bound))
+    return prose(t("{value} (allowed {bound})", value=value, bound=bound))
 
 
 def _rows(rule: Rule, run: Digest) -> Iterator[tuple[str, Json]]:
@@ -176,11 +190,15 @@ def _upgraded(rule: Rule, run: Digest, earlier: Sequence[Digest]) -> Iterator[tu
     old, new = found.before.versions, run.versions
     changed = [name for name in rule.upgrade if name in old and name in new and old[name] != new[name]]
     worse = any(one.change is Change.WORSE and one.after.get("check") == rule.check for one in found.moved)
-    what = "is worse beyond chance" if worse else "is not worse beyond chance"
+    message = _WORSE if worse else _NOT_WORSE
+    places = {"check": code(rule.check), "drill": code(run.drill), "before": link(found.before), "run": link(run)}
     for name in changed:
         versions = f"{prose(name)} {code(old[name])} → {code(new[name])}"
-        seen = f"{code(rule.check)} of {code(run.drill)} {what}, {link(found.before)} and {link(run)}"
-        yield worse, f"{versions}: {seen}"
+        yield worse, t(message, versions=versions, **places)
+
+
+_WORSE: Final = mark("{versions}: {check} of {drill} is worse beyond chance, {before} and {run}")
+_NOT_WORSE: Final = mark("{versions}: {check} of {drill} is not worse beyond chance, {before} and {run}")
 
 
 # ---- what people say -----------------------------------------------------------------------------------
@@ -194,15 +212,15 @@ def answers(reports: Path) -> Answers:
     except FileProblem as error:
         return Answers(problems=(str(error).replace(f"{path}:", f"{FILE}:"),) if path.exists() else ())
     if not isinstance(data, dict):
-        return Answers(problems=(f"{FILE}: holds no map `pitfalls`",))
+        return Answers(problems=(t("{file}: holds no map `pitfalls`", file=FILE),))
     known, problems = {one.id for one in shipped()}, []
     given: dict[str, Answer] = {}
     for name, said in data.items():
         answer = _answer(said)
         if name not in known:
-            problems.append(f"{FILE}: {name}: is none of the pitfalls")
+            problems.append(t("{file}: {name}: is none of the pitfalls", file=FILE, name=name))
         elif answer is None:
-            problems.append(f"{FILE}: {name}: answer is not yes, no or unknown")
+            problems.append(t("{file}: {name}: answer is not yes, no or unknown", file=FILE, name=name))
         else:
             given[name] = answer
     return Answers(given, tuple(problems))
@@ -239,7 +257,10 @@ def said(answer: Answer) -> str:
     """Return an answer in words; empty where there is none."""
     if answer.answer == UNKNOWN and not answer.note:
         return ""
-    by = f" by {prose(answer.by)}" if answer.by else ""
-    when = f", {prose(answer.date)}" if answer.date else ""
-    note = f": {reason(answer.note)}" if answer.note else ""
-    return f"answered **{answer.answer}**{by}{when}{note}"
+    return t(
+        "answered **{answer}**{who}{when}{note}",
+        answer=answer.answer,
+        who=t(" by {person}", person=prose(answer.by)) if answer.by else "",
+        when=t(", {date}", date=prose(answer.date)) if answer.date else "",
+        note=t(": {reason}", reason=reason(answer.note)) if answer.note else "",
+    )

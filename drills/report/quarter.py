@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from drills import stats
 from drills.comparable import RULE, Change
+from drills.lang import ENGLISH, mark, speaking, spoken, t
 from drills.model import Outcome, Restored, Verdict
 from drills.report import digest, items, month, pitfalls, review, trend_figures, trends, words
 from drills.report.digest import Digest
@@ -34,20 +35,27 @@ def months(quarter: str) -> list[str]:
     return [f"{year}-{3 * (number - 1) + n:02}" for n in (1, 2, 3)]
 
 
-def write(reports: Path, quarter: str, target: str | None = None) -> Iterator[str]:
-    """Write the quarter's review and its figures; yields what there is to say about it. Raises FileProblem."""
+def write(reports: Path, quarter: str, target: str | None = None, lang: str = ENGLISH) -> Iterator[str]:
+    """Write the quarter's review and its figures; yields what there is to say about it. Raises FileProblem.
+
+    In another language than English it stands beside the English one, which is written as well.
+    """
     try:
         if begun := pitfalls.begin(reports):
             yield f"questions to answer: {begun}"
     except OSError as error:
         yield f"questions to answer: not begun: {error.filename}: {error.strerror}"
-    yield str(review.write(reports / quarter, render(reports, quarter, target), month.review_name(target)))
+    made = render(reports, quarter, target, lang)
+    yield str(review.write(reports / quarter, made, month.review_name(target, lang)))
 
 
-def render(reports: Path, quarter: str, target: str | None = None) -> dict[str, bytes]:
+def render(reports: Path, quarter: str, target: str | None = None, lang: str = ENGLISH) -> dict[str, bytes]:
     """Return the files of a quarter's review by name. Raises FileProblem when the runs cannot be listed."""
-    text, drawn = told(reports, quarter, target)
-    return {month.review_name(target): text} | {figure.name: figure.svg for figure in drawn}
+    made: dict[str, bytes] = {}
+    for language in dict.fromkeys((lang, ENGLISH)):
+        with speaking(language):
+            made[month.review_name(target, language)], drawn = told(reports, quarter, target)
+    return made | {figure.name: figure.svg for figure in drawn}
 
 
 def told(reports: Path, quarter: str, target: str | None = None) -> tuple[bytes, list[Drawn]]:
@@ -111,31 +119,23 @@ def _view(
     found = pitfalls.go_through(seen.runs, history, seen.answers)
     compared = [one for part in seen.months for one in part.found]
     return {
-        "title": f"the {_NTH[int(seen.name[5]) - 1]} quarter of {seen.name[:4]}",
+        "title": _named(seen.name),
         "summary": [_ran_words(seen), month.failed_words(seen.runs), month.put_back_words(seen.runs)],
         "months": [_month_row(part, reports, target) for part in seen.months],
         "sla": [_sla_row(run) for run in seen.runs if run.checks and run.ran],
-        "sla_header": [
-            "month",
-            "drill",
-            "target",
-            "outcome",
-            *(one.short for one in trends.METRICS),
-            "restored",
-            "run",
-        ],
+        "sla_header": _sla_header(),
         "certainty": _certainty(seen.runs),
         "budget": _budget(seen.runs),
         "worse": review.changes(compared, Change.WORSE),
         "better": review.changes(compared, Change.BETTER),
         "within": sum(one.within for one in compared),
         "not_comparable": review.not_comparable(compared),
-        "rule": RULE,
+        "rule": t(RULE),
         "drawn": drawn,
         "burn": burn,
         "actions": actions.view(),
         "proposed": [] if actions.there else items.proposed(seen.runs),
-        "met": [f"{_pitfall(one)} {one.pitfall.why}" for one in found if one.met],
+        "met": [_met(one) for one in found if one.met],
         "not_met": [_pitfall(one) for one in found if one.met is False],
         "questions": [_question(one) for one in found if one.met is None],
         "lucky": review.lucky(seen.runs),
@@ -143,32 +143,52 @@ def _view(
     }
 
 
-_NTH: Final = ("first", "second", "third", "fourth")
+QUARTERS: Final = (
+    mark("the first quarter of {year}"), mark("the second quarter of {year}"), mark("the third quarter of {year}"),
+    mark("the fourth quarter of {year}"),
+)  # fmt: skip
+
+
+def _named(quarter: str) -> str:
+    return t(QUARTERS[int(quarter[5]) - 1], year=quarter[:4])
 
 
 def _problems(seen: _Quarter, actions: items.Items) -> list[str]:
     told = [problem for part in seen.months for problem in part.problems]
-    damaged = [f"{run.folder.name}: {problem}" for run in seen.runs for problem in run.problems]
+    damaged = [
+        t("{folder}: {problem}", folder=run.folder.name, problem=problem)
+        for run in seen.runs
+        for problem in run.problems
+    ]
     return [*told, *damaged, *actions.problems, *seen.answers.problems]
 
 
 def _ran_words(seen: _Quarter) -> str:
-    title = f"the {_NTH[int(seen.name[5]) - 1]} quarter of {seen.name[:4]}"
+    title = _named(seen.name)
     gaps = sum(len(part.missing) for part in seen.months if not part.silent)
-    missing = f" Drills of the suite that did not run, month by month: {gaps}." if gaps else ""
+    missing = t(" Drills of the suite that did not run, month by month: {n}.", n=gaps) if gaps else ""
     silent = words.listed([month.named(part.name) for part in seen.months if part.silent])
-    missing += f" Of {silent} there is nothing: not a run, and no word that any was asked for." if silent else ""
+    if silent:
+        missing += t(" Of {months} there is nothing: not a run, and no word that any was asked for.", months=silent)
     if not seen.runs:
-        return f"No drill ran in {title}.{missing}"
+        return t("No drill ran in {quarter}.", quarter=title) + missing
     judged = sum(run.measured for run in seen.runs)
     passed = sum(run.measured and run.judged == Verdict.PASS for run in seen.runs)
     runs = words.count(len(seen.runs), "run")
-    return f"{runs} in {title}: {judged} were judged, and {passed} of those passed.{missing}"
+    ran = t(
+        "{runs} in {quarter}: {judged} were judged, and {passed} of those passed.",
+        runs=runs,
+        quarter=title,
+        judged=judged,
+        passed=passed,
+    )
+    return ran + missing
 
 
 def _month_row(part: month.Month, reports: Path, target: str | None) -> list[str]:
     """Return how many runs of a month ended in which way."""
-    review_of = f"{part.name}/{month.review_name(target)}"
+    names = [f"{part.name}/{month.review_name(target, language)}" for language in (spoken(), ENGLISH)]
+    review_of = next((name for name in names if (reports / name).is_file()), "")
     title = month.named(part.name)
 
     def count(word: str) -> str:
@@ -177,10 +197,15 @@ def _month_row(part: month.Month, reports: Path, target: str | None) -> list[str
     other = sum(run.outcome not in (Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE) for run in part.runs)
     dirty = sum(run.restored != Restored.CLEAN for run in part.runs)
     kinds = [count(word) for word in (Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE)]
-    link = f"[{title}](../{review_of})" if (reports / review_of).is_file() else title
+    link = f"[{title}](../{review_of})" if review_of else title
     if part.silent:
         return [link, *["—"] * 7]
     return [link, str(len(part.runs)), *kinds, str(other), str(len(part.missing)), str(dirty)]
+
+
+def _sla_header() -> list[str]:
+    *first, restored, run = t("month | drill | target | outcome | restored | run").split(" | ")
+    return [*first, *(t(metric.short) for metric in trends.METRICS), restored, run]
 
 
 def _sla_row(run: Digest) -> list[str]:
@@ -200,9 +225,10 @@ def _sla_cell(found: Value | None) -> str:
     """Return a figure beside what is allowed, with its interval and n; one that broke it stands out."""
     if found is None or not found.known:
         return "—"
-    more = [f"allowed {words.quantity(found.bound, found.unit)}"] if found.bound is not None else []
-    more += [f"n {found.n:,}"] if isinstance(found.n, int) and found.interval else []
-    text = prose(f"{found.told}; {'; '.join(more)}" if more else found.told)
+    told = [found.told]
+    told += [t("allowed {bound}", bound=words.quantity(found.bound, found.unit))] if found.bound is not None else []
+    told += [f"n {found.n:,}"] if isinstance(found.n, int) and found.interval else []
+    text = prose(words.clauses(told))
     return f"**{text}**" if found.verdict == Verdict.FAIL else text
 
 
@@ -213,7 +239,7 @@ def _certainty(runs: Sequence[Digest]) -> list[list[str]]:
         mine = [run for run in runs if run.place == (target, drill)]
         judged = [run for run in mine if run.measured]
         failed = sum(run.judged == Verdict.FAIL for run in judged)
-        most = words.share(stats.upper_bound(failed, len(judged))) if judged else words.NO_DATA
+        most = words.share(stats.upper_bound(failed, len(judged))) if judged else t(words.NO_DATA)
         rows.append([code(target), code(drill), str(len(mine)), str(len(judged)), str(failed), most])
     return rows
 
@@ -227,14 +253,24 @@ def _budget(runs: Sequence[Digest]) -> list[str]:
 
 def _burnt_words(target: str, runs: Sequence[Digest]) -> str:
     sent, bad = sum(sum(run.outcomes.values()) for run in runs), sum(_unanswered(run) for run in runs)
-    counted = f"{code(target)}: {bad:,} of {sent:,} requests of the drills were not answered"
     burnt = [_burnt(run) for run in runs]
     known = [share for share in burnt if share is not None]
     if len(known) < len(burnt):
-        why = "not every drill has a rate and an SLA"
-        return f"{counted}. What part of the error budget that is, is not known: {why}."
-    return (
-        f"{counted}: {words.share(sum(known))} of the errors that the SLA allows in {QUARTER_DAYS} days at their load."
+        return t(
+            "{target}: {n:,} of {total:,} requests of the drills were not answered. What part of the error budget that "
+            "is, is not known: not every drill has a rate and an SLA.",
+            target=code(target),
+            n=bad,
+            total=sent,
+        )
+    return t(
+        "{target}: {n:,} of {total:,} requests of the drills were not answered: {share} of the errors that the SLA "
+        "allows in {days} days at their load.",
+        target=code(target),
+        n=bad,
+        total=sent,
+        share=words.share(sum(known)),
+        days=QUARTER_DAYS,
     )
 
 
@@ -255,13 +291,29 @@ def _burnt(run: Digest) -> float | None:
 
 def _pitfall(found: pitfalls.Found) -> str:
     answer = pitfalls.said(found.answer)
-    said = f" ({answer})" if answer else ""
-    return f"**{found.pitfall.title}**{said}: {'; '.join(found.evidence)}."
+    return t(
+        "**{title}**{answer}: {evidence}.",
+        title=t(found.pitfall.title),
+        answer=words.in_brackets(answer),
+        evidence=words.clauses(found.evidence),
+    )
+
+
+def _met(found: pitfalls.Found) -> str:
+    return t("{pitfall} {why}", pitfall=_pitfall(found), why=t(found.pitfall.why))
 
 
 def _question(found: pitfalls.Found) -> str:
     answer = pitfalls.said(found.answer)
     box = "x" if found.answer.answer == pitfalls.YES else " "
     one = found.pitfall
-    told = f" {answer[0].upper()}{answer[1:]}." if answer else ""
-    return f"[{box}] **{one.title}** (`{one.id}`). {one.question}{told} {one.why} *How to find out*: {one.find}"
+    return t(
+        "[{box}] **{title}** (`{id}`). {question}{answer} {why} *How to find out*: {find}",
+        box=box,
+        title=t(one.title),
+        id=one.id,
+        question=t(one.question),
+        answer=t(" {answer}.", answer=answer[0].upper() + answer[1:]) if answer else "",
+        why=t(one.why),
+        find=t(one.find),
+    )

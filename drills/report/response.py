@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from drills.evidence import at
+from drills.lang import mark, t
 from drills.model import Event
 from drills.report import impact, router, words
 from drills.report.escape import code, prose
 from drills.report.facts import Facts, lines_of
 
-AUTOMATIC, DRILL, MANUAL, UNKNOWN = "by itself", "the drill", "by hand", "not told"
+AUTOMATIC: Final = mark("by itself")
+DRILL: Final = mark("the drill")
+MANUAL: Final = mark("by hand")
+UNKNOWN: Final = mark("not told")
 #: who put a fault back, by the journal's word
 _REVERTED = {"driver": DRILL, "timer": DRILL, "recover": MANUAL}
+#: the same in a sentence
+_BY_ITSELF: Final = mark("{receipt} put back by the run itself: restored {restored}")
+_PUT_BACK: Final = {
+    "timer": mark("{receipt} put back by its timer on the target: restored {restored}"),
+    "recover": mark("{receipt} put back by `drill recover`: restored {restored}"),
+}
 _STARTED = {"supervisor": AUTOMATIC, "controller": AUTOMATIC, "drill": DRILL}
 
 
@@ -37,7 +48,7 @@ def deeds(facts: Facts) -> list[Deed]:
 def _routed(facts: Facts) -> list[Deed]:
     source = "samples.ndjson, probe router"
     return [
-        Deed(c.mono, AUTOMATIC, f"the router: {c.what} of {code(c.worker)} {c.was} → {c.now}", source)
+        Deed(c.mono, AUTOMATIC, t("the router: {what} of {worker} {was} → {now}", **router.told(c)), source)
         for c in router.changes(facts)
     ]
 
@@ -45,7 +56,7 @@ def _routed(facts: Facts) -> list[Deed]:
 def _degraded(facts: Facts) -> list[Deed]:
     seen = impact.opening(facts)
     source = f"requests.ndjson arrival {seen.arrival}" if seen else ""
-    return [Deed(seen.at, AUTOMATIC, "the degradation path opened", source)] if seen else []
+    return [Deed(seen.at, AUTOMATIC, t("the degradation path opened"), source)] if seen else []
 
 
 def _restarted(facts: Facts) -> list[Deed]:
@@ -56,28 +67,33 @@ def _restarted(facts: Facts) -> list[Deed]:
 
 
 def _start(event: Event) -> str:
-    by = event.data.get("by")
-    who = f"by the {prose(by)}" if by else "by nobody known"
-    return f"{code(event.data.get('replica'))} was started again {who}"
+    by, replica = event.data.get("by"), code(event.data.get("replica"))
+    if by:
+        return t("{replica} was started again by the {who}", replica=replica, who=prose(by))
+    return t("{replica} was started again by nobody known", replica=replica)
 
 
 def _reverted(facts: Facts) -> list[Deed]:
     told = []
     for event in facts.of("revert.end"):
         by = str(event.data.get("by"))
-        how = {"timer": "its timer on the target", "recover": "`drill recover`"}.get(by, "the run itself")
-        what = f"{code(event.data.get('receipt'))} put back by {how}: restored {prose(event.data.get('restored'))}"
+        receipt, restored = code(event.data.get("receipt")), prose(event.data.get("restored"))
+        what = t(_PUT_BACK.get(by, _BY_ITSELF), receipt=receipt, restored=restored)
         told.append(_deed(event, _REVERTED.get(by, UNKNOWN), what))
     return told
 
 
 def _people(facts: Facts) -> list[Deed]:
     """Return what people, autoscalers and guards did."""
-    told = [_deed(e, MANUAL, f"the run was stopped by {code(e.data.get('by'))}") for e in facts.of("stop")]
-    told += [_deed(e, MANUAL, f"the run was sent {code(e.data.get('signal'))}") for e in facts.of("signal")]
-    told += [_deed(e, DRILL, f"guard {code(e.data.get('guard'))} stopped the run") for e in facts.of("guard")]
-    told += [_deed(e, MANUAL, "others changed the target") for e in facts.of("changed_by_others")]
-    return told + [_deed(e, AUTOMATIC, f"scaled by {prose(e.data.get('by'))}") for e in facts.of("scaled")]
+    told = [_deed(e, MANUAL, t("the run was stopped by {who}", who=code(e.data.get("by")))) for e in facts.of("stop")]
+    told += [
+        _deed(e, MANUAL, t("the run was sent {signal}", signal=code(e.data.get("signal")))) for e in facts.of("signal")
+    ]
+    told += [
+        _deed(e, DRILL, t("guard {guard} stopped the run", guard=code(e.data.get("guard")))) for e in facts.of("guard")
+    ]
+    told += [_deed(e, MANUAL, t("others changed the target")) for e in facts.of("changed_by_others")]
+    return told + [_deed(e, AUTOMATIC, t("scaled by {who}", who=prose(e.data.get("by")))) for e in facts.of("scaled")]
 
 
 def _deed(event: Event, who: str, what: str) -> Deed:
@@ -86,20 +102,26 @@ def _deed(event: Event, who: str, what: str) -> Deed:
 
 def rows(facts: Facts) -> list[list[str]]:
     """Return the deeds as a table."""
-    return [[words.offset(d.mono - facts.zero), d.who, d.what, d.source] for d in deeds(facts)]
+    return [[words.offset(d.mono - facts.zero), t(d.who), d.what, d.source] for d in deeds(facts)]
 
 
 def lines(facts: Facts) -> list[str]:
     """Return the first thing that a person did, what is left to do by hand, and the playbook."""
     hands = [deed for deed in deeds(facts) if deed.who == MANUAL]
-    first = f"{words.offset(hands[0].mono - facts.zero)} ({hands[0].source})" if hands else "none is recorded"
-    told = [f"First action by hand: {first}."]
+    told = [t("First action by hand: none is recorded.")]
+    if hands:
+        offset = words.offset(hands[0].mono - facts.zero)
+        told = [t("First action by hand: {offset} ({source}).", offset=offset, source=hands[0].source)]
     manual = [str(line) for e in facts.of("revert.end", "undo.failed") for line in e.data.get("manual") or ()]
     if manual:
-        told.append(f"To be put back by hand: {words.listed([code(line) for line in dict.fromkeys(manual)])}.")
+        commands = words.listed([code(line) for line in dict.fromkeys(manual)])
+        told.append(t("To be put back by hand: {commands}.", commands=commands))
     playbook = facts.experiment.get("playbook")
     if playbook:
         told.append(
-            f"Playbook: {code(playbook)}. Which of its steps helped, and which did not, people write into `notes.md`."
+            t(
+                "Playbook: {playbook}. Which of its steps helped, and which did not, people write into `notes.md`.",
+                playbook=code(playbook),
+            )
         )
     return told

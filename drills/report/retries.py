@@ -9,6 +9,7 @@ import polars as pl
 from drills import stats
 from drills.checks.amplification import HEALTH_CHECKS, PLACES, Attempts
 from drills.checks.amplification import attempts_of as counted
+from drills.lang import mark, t
 from drills.model import Json, Outcome, Phase
 from drills.report import words
 from drills.report.escape import prose
@@ -17,9 +18,9 @@ from drills.report.impact import label_of
 from drills.strictjson import is_number
 
 _PLACES = {
-    "client": "client: sent ÷ arrivals",
-    "hop": "router: started ÷ requests it took",
-    "engine": "engines: sent to primaries ÷ arrivals",
+    "client": mark("client: sent ÷ arrivals"),
+    "hop": mark("router: started ÷ requests it took"),
+    "engine": mark("engines: sent to primaries ÷ arrivals"),
 }
 
 
@@ -63,9 +64,12 @@ def rows(facts: Facts, attempts: Attempts) -> list[list[str]]:
 
 
 def _row(attempts: Attempts, one: Ratio) -> list[str]:
-    most = words.NO_DATA if one.worst is None else f"{words.ratio(one.worst)} from {words.offset(one.worst_s)}"
-    source = "`requests.ndjson`" if one.place == "client" else prose(attempts.source or "nobody counted them")
-    return [_PLACES[one.place], words.ratio(one.before), words.ratio(one.during), most, source]
+    most = t(words.NO_DATA)
+    if one.worst is not None:
+        most = t("{ratio} from {offset}", ratio=words.ratio(one.worst), offset=words.offset(one.worst_s))
+    counted_by = prose(t(attempts.source) if attempts.source else t("nobody counted them"))
+    source = "`requests.ndjson`" if one.place == "client" else counted_by
+    return [t(_PLACES[one.place]), words.ratio(one.before), words.ratio(one.during), most, source]
 
 
 def lines(facts: Facts, attempts: Attempts) -> list[str]:
@@ -103,14 +107,22 @@ def _cost(facts: Facts, attempts: Attempts) -> list[str]:
     found = cost(facts, attempts)
     if found is None:
         return []
-    told = f"{found.client:,} by the client"
+    told = t("{n:,} by the client", n=found.client)
     if found.primaries is not None:
-        told += f", {found.primaries:,} at the primaries"
-    swallowed = "" if found.swallowed is None else f", {round(found.swallowed):,} of them swallowed by the network"
-    beside = f"; besides, {words.count(found.fallbacks, 'attempt')} at fallback replicas" if found.fallbacks else ""
-    unknown = f"; {prose(attempts.unknown)}" if attempts.unknown else ""
-    beyond = f"beyond one attempt for each of {words.count(found.arrivals, 'arrival')} in the fault"
-    return [f"Cost of retries, {beyond}: {told}{swallowed}{beside}{unknown}."]
+        told += t(", {n:,} at the primaries", n=found.primaries)
+    if found.swallowed is not None:
+        told += t(", {n:,} of them swallowed by the network", n=round(found.swallowed))
+    if found.fallbacks:
+        told += t("; besides, {attempts} at fallback replicas", attempts=words.count(found.fallbacks, "attempt"))
+    if attempts.unknown:
+        told = words.clauses([told, prose(attempts.unknown)])
+    return [
+        t(
+            "Cost of retries, beyond one attempt for each of {arrivals} in the fault: {told}.",
+            arrivals=words.count(found.arrivals, "arrival"),
+            told=told,
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -130,21 +142,29 @@ def groups(facts: Facts) -> list[Group]:
     frame = facts.cohorts["fault"]
     bound, full = facts.sla_ttft_s, frame.filter(pl.col("outcome") == Outcome.OK)
     answers, cached = frame.filter(pl.col("outcome") == Outcome.DEGRADED), pl.col("cached").fill_null(value=False)
+    in_time, late = (full.filter(kept) for kept in (pl.col("ttft") <= bound, pl.col("ttft") > bound))
+    smaller, stored = answers.filter(~cached), answers.filter(cached)
     found = [
-        _group("full answer", " in time", full.filter(pl.col("ttft") <= bound), bound),
-        _group("full answer", " too late", full.filter(pl.col("ttft") > bound), bound),
-        _group("answer", " of a smaller model", answers.filter(~cached), bound, degraded=True),
-        _group("cached answer", "", answers.filter(cached), bound, degraded=True),
+        _group(in_time, t("{answers} in time", answers=words.count(in_time.height, "full answer")), bound),
+        _group(late, t("{answers} too late", answers=words.count(late.height, "full answer")), bound),
+        _group(
+            smaller,
+            t("{answers} of a smaller model", answers=words.count(smaller.height, "answer")),
+            bound,
+            degraded=True,
+        ),
+        _group(stored, words.count(stored.height, "cached answer"), bound, degraded=True),
     ]
     rest = frame.filter(~pl.col("outcome").is_in([Outcome.OK, Outcome.DEGRADED]))
     kinds = rest.group_by("outcome", pl.col("error").fill_null("")).len().sort("outcome", "error").rows()
     for outcome, error, n in kinds:
-        found.append(Group(n, f"{words.count(n, 'time')} nothing ({prose(label_of((str(outcome), str(error))))})"))
+        how = prose(label_of((str(outcome), str(error))))
+        found.append(Group(n, t("{times} nothing ({how})", times=words.count(n, "time"), how=how)))
     return [group for group in found if group.n]
 
 
-def _group(noun: str, how: str, got: pl.DataFrame, bound_s: float, *, degraded: bool = False) -> Group:
-    times, what = got["ttft"].sort().to_list(), words.count(got.height, noun) + how
+def _group(got: pl.DataFrame, what: str, bound_s: float, *, degraded: bool = False) -> Group:
+    times = got["ttft"].sort().to_list()
     late = sum(1 for ttft_s in times if ttft_s > bound_s)
     return Group(len(times), what, stats.nearest_rank(times, 0.5), times[-1] if times else None, degraded, late)
 
@@ -155,10 +175,21 @@ def _instead(facts: Facts) -> list[str]:
     if not begun or not any(item["name"] == "degraded" for item in facts.planned("checks")):
         return []
     told = [_told(group) for group in groups(facts)]
-    return [f"Degradation was expected. Users got, of {begun:,} begun after the injection: {'; '.join(told)}."]
+    return [
+        t(
+            "Degradation was expected. Users got, of {total:,} begun after the injection: {groups}.",
+            total=begun,
+            groups=words.clauses(told),
+        )
+    ]
 
 
 def _told(group: Group) -> str:
     if group.most_s is None:
         return group.what
-    return f"{group.what} (first token p50 {words.seconds(group.p50_s)}, at most {words.seconds(group.most_s)})"
+    return t(
+        "{group} (first token p50 {p50}, at most {most})",
+        group=group.what,
+        p50=words.seconds(group.p50_s),
+        most=words.seconds(group.most_s),
+    )

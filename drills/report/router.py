@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from drills.lang import mark, t
+from drills.report.escape import code
 from drills.report.facts import Facts
 from drills.strictjson import is_number
 
 _WORKER = re.compile(r"^(?P<gauge>[A-Za-z0-9_:]+)\{(?:.*,)?worker=\"(?P<worker>[^\"]*)\".*\}$")
-#: ending of a gauge → what it is, and its values in words
+#: ending of a gauge → what it is, and the names of its states
 GAUGES = {
-    "_cb_state": ("breaker", {0: "closed", 1: "open", 2: "half-open"}),
-    "_worker_health": ("health", {0: "unhealthy", 1: "healthy"}),
+    "_cb_state": (mark("breaker"), {0: "closed", 1: "open", 2: "half-open"}),
+    "_worker_health": (mark("health"), {0: "unhealthy", 1: "healthy"}),
 }
 
 
@@ -31,6 +33,11 @@ def changes(facts: Facts) -> list[Change]:
     """Return what changed from look to look, in order."""
     found: list[Change] = facts.evidence.once("router changes", lambda: _changes(facts))
     return found
+
+
+def told(change: Change) -> dict[str, str]:
+    """Return a change as words of a sentence, the worker as inert Markdown."""
+    return {"what": t(change.what), "worker": code(change.worker), "was": change.was, "now": change.now}
 
 
 def _changes(facts: Facts) -> list[Change]:

@@ -14,10 +14,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from drills import files
 from drills.errors import UsageError
 from drills.evidence import Evidence
+from drills.lang import ENGLISH, speaking, t
 from drills.report import (
     budget,
     compose,
     detection,
+    digest,
     drilled,
     factors,
     figures,
@@ -35,38 +37,66 @@ from drills.report import (
 )
 from drills.report.escape import code, prose, visible
 from drills.report.facts import Facts
-from drills.report.source import read
+from drills.report.pictures import Picture
+from drills.report.source import Source, read, translated
 
 POSTMORTEM = "postmortem.md"
 MACHINE = "postmortem.json"
 NOTES = "notes.md"
 
 
-def write(folder: Path | str, seen: Evidence | None = None, tz: str | None = None) -> Path:
-    """Write the postmortem and its figures into a run folder and return its path; raises DrillError."""
-    folder = Path(folder)
-    made = render(folder, seen, tz)
-    for name, content in made.items():
-        files.write(folder / name, content)
-    return folder / POSTMORTEM
+def write(folder: Path | str, seen: Evidence | None = None, tz: str | None = None, lang: str = ENGLISH) -> Path:
+    """Write the postmortem and its figures into a run folder and return the path of the one in the language asked for.
 
-
-def render(folder: Path | str, seen: Evidence | None = None, tz: str | None = None) -> dict[str, bytes]:
-    """Return the files of the report by name, without writing any; raises DrillError.
-
-    `seen`: the folder's evidence, where it was read already; `tz`: the reader's time zone, beside UTC.
+    Raises DrillError.
     """
     folder = Path(folder)
-    facts = Facts(read(folder, seen))
-    drawing = pictures.drawn(facts)
-    shown = {"users": pictures.impact(facts, drawing), "replicas": pictures.replicas(facts, drawing)}
+    made = render(folder, seen, tz, lang)
+    for name, content in made.items():
+        files.write(folder / name, content)
+    return folder / digest.in_language(POSTMORTEM, lang)
+
+
+def render(
+    folder: Path | str, seen: Evidence | None = None, tz: str | None = None, lang: str = ENGLISH
+) -> dict[str, bytes]:
+    """Return the files of the report by name, without writing any; raises DrillError.
+
+    `seen`: the folder's evidence, where it was read already; `tz`: the reader's time zone, beside UTC. In another
+    language there is one page more: what programs read and what is drawn is English in any case.
+    """
+    with speaking(lang):  # one that is unknown is said before anything is read
+        source = read(Path(folder), seen)
+        with speaking(ENGLISH):
+            made = _in_english(source, tz)
+        return made if lang == ENGLISH else made | {digest.in_language(POSTMORTEM, lang): _translation(source, tz)}
+
+
+def _in_english(source: Source, tz: str | None) -> dict[str, bytes]:
+    facts = Facts(source)
+    shown = _pictures(facts)
     every = [picture for group in shown.values() for picture in group]
-    text = _template().render(view(facts, _notes(folder), zone_of(tz)) | {"pictures": shown})
     return {
-        POSTMORTEM: (text.rstrip("\n") + "\n").encode(),
+        POSTMORTEM: _page(facts, shown, tz),
         MACHINE: compose.encode(compose.postmortem(facts, every, tz)),
         **{picture.file: figures.svg(picture.draw()) for picture in every},
     }
+
+
+def _translation(source: Source, tz: str | None) -> bytes:
+    facts = Facts(translated(source))
+    return _page(facts, _pictures(facts), tz)
+
+
+def _pictures(facts: Facts) -> dict[str, list[Picture]]:
+    """Return the figures by what they show, none of them drawn."""
+    drawing = pictures.drawn(facts)
+    return {"users": pictures.impact(facts, drawing), "replicas": pictures.replicas(facts, drawing)}
+
+
+def _page(facts: Facts, shown: dict[str, list[Picture]], tz: str | None) -> bytes:
+    text: str = _template().render(view(facts, _notes(facts.source.folder), zone_of(tz)) | {"pictures": shown})
+    return (text.rstrip("\n") + "\n").encode()
 
 
 def zone_of(tz: str | None) -> ZoneInfo | None:
@@ -89,6 +119,8 @@ def _template() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals["_"] = t
+    environment.globals["anchor"] = words.anchor
     return environment.get_template("run.md.j2")
 
 
@@ -103,18 +135,18 @@ def _notes(folder: Path) -> str:
 
 def _todo(items: dict[str, Any], judged: bool) -> str:
     """Say how much is to be done, by how many nobodies, and where it stands."""
-    rows, header = items["actions"], items["actions_header"]
+    rows, lonely = items["actions"], items["unowned"]
     if not rows:
-        return "nothing that this run found." if judged else "nobody knows yet: nothing was judged."
-    told = f"[{words.count(len(rows), 'action item')}](#action-items)"
-    lonely = sum(row[header.index("owner")] in todo.NOBODY for row in rows) if "owner" in header else 0
-    return f"{told}, {lonely} of them without an owner." if lonely else f"{told}."
+        return t("nothing that this run found.") if judged else t("nobody knows yet: nothing was judged.")
+    items_found, heading = words.count(len(rows), "action item"), t("Action items")
+    told = f"[{items_found}](#{words.anchor(heading)})"
+    return t("{items}, {n} of them without an owner.", items=told, n=lonely) if lonely else t("{items}.", items=told)
 
 
 def _repeat(facts: Facts) -> str:
     command = facts.header.get("command")
     text = " ".join(str(word) for word in command) if isinstance(command, list) else command
-    return code(text) if text else words.NO_DATA
+    return code(text) if text else t(words.NO_DATA)
 
 
 def view(facts: Facts, notes: str, zone: ZoneInfo | None = None) -> dict[str, Any]:
@@ -145,7 +177,7 @@ def view(facts: Facts, notes: str, zone: ZoneInfo | None = None) -> dict[str, An
         "deeds": response.rows(facts),
         "response": response.lines(facts),
         "downtime": sections.stage_rows(facts, stages.downtime(facts)),
-        "no_downtime": "a control: no effect is claimed" if facts.control else "no data: nothing was injected",
+        "no_downtime": t("a control: no effect is claimed") if facts.control else t("no data: nothing was injected"),
         "gpu_steps": sections.stage_rows(facts, stages.gpu_reset(facts)),
         "uptime": sections.uptime_line(facts),
         "well": lessons.well(facts),
@@ -175,13 +207,13 @@ def _head(facts: Facts) -> dict[str, str]:
         "title": prose(facts.experiment.get("title") or facts.name),
         "left": prose(verdict.get("left") or facts.data("left").get("left") or "unknown"),
         "restored": prose(verdict.get("restored") or "unknown"),
-        "verdict": prose(verdict.get("verdict") or "none yet"),
+        "verdict": prose(verdict.get("verdict") or t("none yet")),
         "run": prose(facts.evidence.run),
         "target": prose(facts.target.get("name") or "unknown"),
-        "when": f"{first.time[:10]} {first.time[11:19]} UTC, {length}",
+        "when": t("{time} UTC, {length}", time=f"{first.time[:10]} {first.time[11:19]}", length=length),
         "unfinished": unfinished(facts),
         "defect": headline.defect(facts),
-        "hypothesis": prose(facts.experiment.get("hypothesis") or words.NO_DATA),
+        "hypothesis": prose(facts.experiment.get("hypothesis") or t(words.NO_DATA)),
         "playbook": code(facts.experiment["playbook"]) if facts.experiment.get("playbook") else "",
         "zero": facts.zero_name,
     }
@@ -191,8 +223,8 @@ def unfinished(facts: Facts) -> str:
     """Return why a run did not come to its end, empty when it did."""
     end = facts.first("end")  # a later recovery does not change how the run ended
     if end is None:
-        return "its journal stops without an end; `drill status` says whether something is still to be put back"
+        return t("its journal stops without an end; `drill status` says whether something is still to be put back")
     if end.data.get("status") == "completed":
         return ""
-    reason = end.data.get("reason")
-    return f"{prose(end.data.get('status'))}" + (f", {prose(reason)}" if reason else "")
+    status, reason = prose(end.data.get("status")), end.data.get("reason")
+    return t("{status}, {reason}", status=status, reason=prose(reason)) if reason else status

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
 from zoneinfo import ZoneInfo
 
+from drills.lang import mark, t
 from drills.model import Json
 from drills.report import headline, impact, lessons, stages, words
 from drills.report.escape import code, prose
@@ -12,7 +14,8 @@ from drills.report.timeline import timeline
 from drills.strictjson import is_number
 
 Row = list[str]
-NO_DATA = words.NO_DATA
+#: The cohorts that latencies are compared of.
+COHORTS: Final = {"baseline": mark("baseline"), "fault": mark("fault")}
 
 
 def offset(facts: Facts, mono: float | None) -> str:
@@ -57,12 +60,12 @@ def _metric_row(row: Json) -> Row:
             return "—"
         return prose(words.quantity(row[name], unit) + (" °C" if unit == "°C" else ""))
 
-    bound = f"{prose(row.get('side') or '')} {figure('bound')}".strip()
+    side, bound = str(row.get("side") or ""), figure("bound")
     return [
         prose(row["metric"]),
         f"**{prose(row['verdict'])}**",
         figure("value"),
-        "—" if row.get("bound") is None else bound,
+        prose(t(side)) + f" {bound}" if side and row.get("bound") is not None else bound,
         prose(row.get("reason") or "") or "—",
         code(row["source"]) if row.get("source") else "—",
     ]
@@ -74,18 +77,22 @@ def outcome_rows(facts: Facts) -> list[Row]:
     rows = [[prose(label), *(f"{counts[c]:,}" for c in columns)] for label, counts in impact.by_outcome(facts).items()]
     if rows:
         totals = {**facts.cohorts, "whole run": facts.evidence.measured}
-        rows.append(["**all**", *(f"{totals[c].height:,}" for c in columns)])
+        rows.append([t("**all**"), *(f"{totals[c].height:,}" for c in columns)])
     return rows
 
 
 def latency_rows(facts: Facts) -> list[Row]:
     """Return p50 and p99 of TTFT, longest gap and E2E by cohort."""
-    names = {"ttft": "time to first token", "max_gap": "longest gap in an answer", "e2e": "whole answer"}
+    names = {
+        "ttft": t("time to first token"),
+        "max_gap": t("longest gap in an answer"),
+        "e2e": t("whole answer"),
+    }
     rows = []
     for q in impact.quantiles(facts):
-        interval = words.between(*q.interval, "s") if q.interval else NO_DATA
+        interval = words.between(*q.interval, "s") if q.interval else t(words.NO_DATA)
         name = f"p{q.quantile * 100:g} {names[q.metric]}"
-        rows.append([name, q.cohort, words.seconds(q.value_s), f"{q.n:,}", interval])
+        rows.append([name, t(COHORTS[q.cohort]), words.seconds(q.value_s), f"{q.n:,}", interval])
     return rows
 
 
@@ -93,23 +100,32 @@ def impact_lines(facts: Facts) -> list[str]:
     """Return streams cut, the worst ten seconds and degraded answers."""
     lines = []
     if not facts.control:
-        lines.append(f"Streams: {headline.streams(facts)} (`ledger.ndjson`, `requests.ndjson`).{_reached(facts)}")
-    for name, span_s in (("Worst 10 s", impact.WINDOW_S), ("Worst minute", impact.MINUTE_S)):
-        lines.append(_worst(facts, name, span_s))
+        streams = t("Streams: {streams} (`ledger.ndjson`, `requests.ndjson`).", streams=headline.streams(facts))
+        lines.append(streams + _reached(facts))
+    lines.append(t("Worst 10 s: {worst}.", worst=_worst(facts, impact.WINDOW_S)))
+    lines.append(t("Worst minute: {worst}.", worst=_worst(facts, impact.MINUTE_S)))
     answers, begun = impact.degraded(facts, "fault")
-    lines.append(f"Degraded answers: {answers:,} of {begun:,} begun after the injection (`requests.ndjson`)." if begun
-                 else "Degraded answers: no data.")  # fmt: skip
-    return lines
+    if not begun:
+        return [*lines, t("Degraded answers: no data.")]
+    degraded = t(
+        "Degraded answers: {n:,} of {total:,} begun after the injection (`requests.ndjson`).", n=answers, total=begun
+    )
+    return [*lines, degraded]
 
 
-def _worst(facts: Facts, name: str, span_s: float) -> str:
+def _worst(facts: Facts, span_s: float) -> str:
     worst = impact.worst_window(facts, span_s)
     if worst is None:
-        return f"{name}: no data."
-    rate = words.share(worst.violations / worst.n)
-    bound = f"the SLA of {words.seconds(facts.sla_ttft_s)} to the first token"
-    broke = f"{worst.violations} of {worst.n} arrivals ({rate}) broke {bound}"
-    return f"{name}: from {words.offset(worst.begin_s)}, {broke} (`requests.ndjson`)."
+        return t(words.NO_DATA)
+    return t(
+        "from {offset}, {n} of {total} arrivals ({share}) broke the SLA of {bound} to the first token "
+        "(`requests.ndjson`)",
+        offset=words.offset(worst.begin_s),
+        n=worst.violations,
+        total=worst.n,
+        share=words.share(worst.violations / worst.n),
+        bound=words.seconds(facts.sla_ttft_s),
+    )
 
 
 def _reached(facts: Facts) -> str:
@@ -117,11 +133,15 @@ def _reached(facts: Facts) -> str:
     seen = impact.streams(facts)
     if seen is None or not seen.reached:
         return ""
-    one = seen.reached == 1
-    who = "1 of them was begun later and is" if one else f"{seen.reached:,} of them were begun later and are"
-    return (
-        f" {who} no *caught* request: a fault that is held comes on step by step, and what reached a victim before "
-        "the last step was in flight on it as well."
+    if seen.reached == 1:
+        return t(
+            " 1 of them was begun later and is no *caught* request: a fault that is held comes on step by step, and "
+            "what reached a victim before the last step was in flight on it as well."
+        )
+    return t(
+        " {n:,} of them were begun later and are no *caught* request: a fault that is held comes on step by step, and "
+        "what reached a victim before the last step was in flight on it as well.",
+        n=seen.reached,
     )
 
 
@@ -130,7 +150,7 @@ def _reached(facts: Facts) -> str:
 
 def timeline_header(zone: ZoneInfo | None) -> Row:
     """Return the header of the timeline, with the reader's zone beside UTC where there is one."""
-    return ["UTC", *([prose(zone.key)] if zone else []), "offset", "what", "source"]
+    return ["UTC", *([prose(zone.key)] if zone else []), *t("offset | what | source").split(" | ")]
 
 
 def timeline_rows(facts: Facts, zone: ZoneInfo | None) -> tuple[list[Row], str]:
@@ -146,25 +166,36 @@ def _when(wall: float, zone: ZoneInfo | None) -> Row:
 
 def clocks(facts: Facts) -> str:
     """Say whose clock the times are of, and by how much another one may differ."""
-    told = ["Times are of the clock of the machine that drove the run."]
+    told = [t("Times are of the clock of the machine that drove the run.")]
     offsets = (facts.header.get("clock") or {}).get("offsets") or {}
     told += [
-        f"The clock of {code(host)} was {words.seconds(abs(value))} {'ahead' if value > 0 else 'behind'}."
+        _clock(code(host), value)
         for host, value in (sorted(offsets.items()) if isinstance(offsets, dict) else ())
         if is_number(value) and value
     ]
     error_s = facts.evidence.ledger_error_s
     if error_s:
-        told.append(f"Those of `ledger.ndjson` are of other machines and may be wrong by {words.seconds(error_s)}.")
+        told.append(
+            t(
+                "Those of `ledger.ndjson` are of other machines and may be wrong by {duration}.",
+                duration=words.seconds(error_s),
+            )
+        )
     return " ".join(told)
+
+
+def _clock(host: str, ahead_s: float) -> str:
+    if ahead_s > 0:
+        return t("The clock of {host} was {duration} ahead.", host=host, duration=words.seconds(ahead_s))
+    return t("The clock of {host} was {duration} behind.", host=host, duration=words.seconds(-ahead_s))
 
 
 def stage_rows(facts: Facts, reached: list[stages.Stage]) -> list[Row]:
     """Return the stages of a downtime, each with the time since the one before that was seen."""
     rows, previous = [], facts.zero
     for stage in reached:
-        step = "—" if stage.at is None else "earlier" if stage.at < previous else words.seconds(stage.at - previous)
-        rows.append([stage.name, stage.meaning, offset(facts, stage.at), step, stage.source])
+        step = "—" if stage.at is None else t("earlier") if stage.at < previous else words.seconds(stage.at - previous)
+        rows.append([t(stage.name), t(stage.meaning), offset(facts, stage.at), step, stage.source])
         previous = previous if stage.at is None else max(previous, stage.at)
     return rows
 
@@ -174,6 +205,11 @@ def uptime_line(facts: Facts) -> str:
     seen = stages.uptime(facts)
     if seen is None:
         return ""
-    boot = {True: "same boot id", False: "**another boot id**", None: "boot id: no data"}[seen.same_boot]
-    before, after = words.seconds(seen.before_s), words.seconds(seen.after_s)
-    return f"Uptime of the GPU: {before} before, {after} after the reset; {boot} ({seen.source})."
+    boot = {True: t("same boot id"), False: t("**another boot id**"), None: t("boot id: no data")}[seen.same_boot]
+    return t(
+        "Uptime of the GPU: {before} before, {after} after the reset; {boot} ({source}).",
+        before=words.seconds(seen.before_s),
+        after=words.seconds(seen.after_s),
+        boot=boot,
+        source=seen.source,
+    )

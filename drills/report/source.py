@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drills import evidence, files, shapes, strictjson
+from drills import evidence, files, shapes, strictjson, verdict
 from drills.errors import FileProblem
 from drills.evidence import Evidence
 from drills.model import Json
@@ -16,17 +16,23 @@ from drills.model import Json
 NEEDED = ("journal.jsonl", "requests.ndjson", "ledger.ndjson", "samples.ndjson", "verdict.json")
 #: The files whose checksums are printed.
 FILES = ("plan.json", "load.json", *NEEDED)
+#: What a verdict says under these names is no sentence, and the same in every language.
+FIXED = frozenset({"run", "verdict", "restored", "left", "check", "value", "bound", "unit"})
 
 
 @dataclass(frozen=True)
 class Source:
-    """What was read; `missing` and `torn` are names of files."""
+    """What was read; `missing` and `torn` are names of files.
+
+    `foreign`: the verdict gives its reasons in another language than the one the report is in.
+    """
 
     folder: Path
     evidence: Evidence
     verdict: Json
     missing: list[str]
     torn: list[str]
+    foreign: bool = False
 
 
 def read(folder: Path, seen: Evidence | None = None) -> Source:
@@ -34,6 +40,26 @@ def read(folder: Path, seen: Evidence | None = None) -> Source:
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     torn = [name for name in NEEDED[:4] if _torn(folder / name)]
     return Source(folder, seen or evidence.read(folder), _verdict(folder / "verdict.json"), missing, torn)
+
+
+def translated(source: Source) -> Source:
+    """Return a run whose verdict gives its reasons in the language that is spoken.
+
+    It is judged again, in memory. A stored verdict that differs in more than sentences stays as it is, in English.
+    """
+    if not source.verdict:
+        return source
+    judged: Json = strictjson.loads(verdict.encode(verdict.of(source.evidence)))
+    same = _without_sentences(judged) == _without_sentences(source.verdict)
+    return replace(source, verdict=judged) if same else replace(source, foreign=True)
+
+
+def _without_sentences(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: item if key == "params" else _without_sentences(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_sentences(item, name) for item in value]
+    return "" if isinstance(value, str) and name not in FIXED else value
 
 
 def _torn(path: Path) -> bool:

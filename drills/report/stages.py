@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from drills.checks import measures
 from drills.evidence import at
+from drills.lang import mark, t
 from drills.model import Event
 from drills.report import impact
 from drills.report.facts import Facts, earliest, lines_of
@@ -15,7 +16,10 @@ from drills.report.source import find
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage that was reached: mono seconds (None: not seen), and the source of the figure (inert Markdown)."""
+    """A stage that was reached: mono seconds (None: not seen), and the source of the figure (inert Markdown).
+
+    Its name and its meaning are messages that are not said yet.
+    """
 
     name: str
     meaning: str
@@ -39,24 +43,31 @@ def downtime(facts: Facts) -> list[Stage]:
         after_s = split.get(key)
         return Stage(name, meaning, None if after_s is None else hit + after_s, source if after_s is not None else "—")
 
-    rerouted = f"requests.ndjson arrival {last}" if last is not None else "requests.ndjson: no arrival was hurt"
+    rerouted = f"requests.ndjson arrival {last}" if last is not None else t("requests.ndjson: no arrival was hurt")
     started = lines_of(*(r.started for r in restarts if r))
     ready = lines_of(*(r.ready for r in restarts if r))
     served = lines_of(*(r.completion for r in restarts if r))
     moves = [
-        stage("detect", "the router counted fewer healthy replicas", "detect_s", "samples.ndjson, probe router"),
-        stage("reroute", "last arrival that the fault still hurt (failover)", "reroute_s", rerouted),
+        stage(
+            mark("detect"),
+            mark("the router counted fewer healthy replicas"),
+            "detect_s",
+            "samples.ndjson, probe router",
+        ),
+        stage(mark("reroute"), mark("last arrival that the fault still hurt (failover)"), "reroute_s", rerouted),
     ]
     starts = [
-        stage("reschedule", "a new process was started", "reschedule_s", started),
-        stage("ready", "the victim was ready again", "ready_s", ready),
-        stage("first good completion", "asked for straight from it", "first_completion_s", served),
+        stage(mark("reschedule"), mark("a new process was started"), "reschedule_s", started),
+        stage(mark("ready"), mark("the victim was ready again"), "ready_s", ready),
+        stage(mark("first good completion"), mark("asked for straight from it"), "first_completion_s", served),
     ]
     off = facts.evidence.last("proof.off")
-    lifted = [Stage("fault off", "proven by what it did", at(off) if off else None, lines_of(off))]
-    in_band = stage("p99 back in band", "every 10 s window in the SLA from here on", "in_band_s", "requests.ndjson")
+    lifted = [Stage(mark("fault off"), mark("proven by what it did"), at(off) if off else None, lines_of(off))]
+    in_band = stage(
+        mark("p99 back in band"), mark("every 10 s window in the SLA from here on"), "in_band_s", "requests.ndjson"
+    )
     if measures.never_out(facts.evidence):
-        in_band = Stage("p99 back in band", "never left it", None, "requests.ndjson")
+        in_band = Stage(mark("p99 back in band"), mark("never left it"), None, "requests.ndjson")
     return [*([] if facts.route else moves), *_opened(facts), *(lifted if facts.held else starts), in_band]
 
 
@@ -66,8 +77,8 @@ def _opened(facts: Facts) -> list[Stage]:
         return []
     seen = impact.opening(facts)
     source = f"requests.ndjson arrival {seen.arrival}, verdict.json: `degraded`" if seen else "verdict.json: `degraded`"
-    meaning = "first request that got a degraded answer in time"
-    return [Stage("degradation open", meaning, seen.at if seen else None, source)]
+    meaning = mark("first request that got a degraded answer in time")
+    return [Stage(mark("degradation open"), meaning, seen.at if seen else None, source)]
 
 
 def gpu_reset(facts: Facts) -> list[Stage]:
@@ -84,42 +95,42 @@ def gpu_reset(facts: Facts) -> list[Stage]:
 
 #: step of the journal, name, meaning
 _RESET = (
-    ("holders.gone", "holders gone", "no process held the device"),
-    ("reset.begin", "reset begin", "nvidia-smi --gpu-reset was called"),
-    ("reset.end", "reset end", "it returned"),
-    ("device.verified", "device verified", "same UUID and boot, uptime dropped"),
+    ("holders.gone", mark("holders gone"), mark("no process held the device")),
+    ("reset.begin", mark("reset begin"), mark("nvidia-smi --gpu-reset was called")),
+    ("reset.end", mark("reset end"), mark("it returned")),
+    ("device.verified", mark("device verified"), mark("same UUID and boot, uptime dropped")),
 )
 #: what comes before and after these; then the start of the replica, and its first token
 _CRASH = (
-    (("engine.killed", "stop", "the engine was killed"),),
-    (("gate.opened", "gate opened", "the restart was allowed to go on"),),
-    ("start", "the supervisor started the replica"),
-    ("first token", "the replica answered from that GPU"),
+    (("engine.killed", mark("stop"), mark("the engine was killed")),),
+    (("gate.opened", mark("gate opened"), mark("the restart was allowed to go on")),),
+    (mark("start"), mark("the supervisor started the replica")),
+    (mark("first token"), mark("the replica answered from that GPU")),
 )
 _PLANNED = (
     (
-        ("node.cordoned", "cordon", "the node takes no new pods"),
-        ("evicted", "stop", "the replica was evicted"),
-        ("telemetry.paused", "pause", "what watches the GPU was told to go"),
+        ("node.cordoned", mark("cordon"), mark("the node takes no new pods")),
+        ("evicted", mark("stop"), mark("the replica was evicted")),
+        ("telemetry.paused", mark("pause"), mark("what watches the GPU was told to go")),
     ),
     (
-        ("allocatable.back", "allocatable", "the node offers its GPUs again"),
-        ("node.uncordoned", "uncordon", "the node takes pods again"),
+        ("allocatable.back", mark("allocatable"), mark("the node offers its GPUs again")),
+        ("node.uncordoned", mark("uncordon"), mark("the node takes pods again")),
     ),
-    ("start", "the controller's new replica started"),
-    ("first token", "the new replica answered"),
+    (mark("start"), mark("the controller's new replica started")),
+    (mark("first token"), mark("the new replica answered")),
 )
 _STOPPED = (
     (
-        ("unit.stopped", "stop", "the replica's unit was stopped"),
-        ("units.paused", "pause", "the units that watch the GPU were stopped"),
+        ("unit.stopped", mark("stop"), mark("the replica's unit was stopped")),
+        ("units.paused", mark("pause"), mark("the units that watch the GPU were stopped")),
     ),
     (
-        ("units.restored", "restore", "the units that watch the GPU run again"),
-        ("unit.started", "unit start", "the replica's unit was started again"),
+        ("units.restored", mark("restore"), mark("the units that watch the GPU run again")),
+        ("unit.started", mark("unit start"), mark("the replica's unit was started again")),
     ),
-    ("start", "the replica's new process started"),
-    ("first token", "the replica answered from that GPU"),
+    (mark("start"), mark("the replica's new process started")),
+    (mark("first token"), mark("the replica answered from that GPU")),
 )
 #: by a step that only this way has
 _WAYS = (("node.cordoned", _PLANNED), ("unit.stopped", _STOPPED))

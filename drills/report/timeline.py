@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from drills.checks import measures
 from drills.checks.validity import change_words
 from drills.custody import is_wall
 from drills.evidence import at
+from drills.lang import mark, spoken, t
 from drills.model import Event, Json, Phase
 from drills.report import impact, router, words
 from drills.report.escape import code, prose
@@ -31,7 +32,7 @@ class Line:
 
 def timeline(facts: Facts) -> tuple[list[Line], int]:
     """Return the lines in order of time, and how many were left out of the middle."""
-    found: tuple[list[Line], int] = facts.evidence.once("timeline", lambda: _timeline(facts))
+    found: tuple[list[Line], int] = facts.evidence.once(f"timeline {spoken()}", lambda: _timeline(facts))
     return found
 
 
@@ -64,8 +65,10 @@ def _recovery(facts: Facts, event: Event) -> str:
     if event.event != "phase" or event.data.get("phase") != Phase.RECOVERY or since is None:
         return ""
     end = since + float(phases["recovery_s"]) - facts.zero
-    less = ", less once every check is decided" if phases.get("recovery_auto") else ""
-    return f"phase recovery begins, planned until {words.offset(end)}{less}"
+    until = words.offset(end)
+    if phases.get("recovery_auto"):
+        return t("phase recovery begins, planned until {offset}, less once every check is decided", offset=until)
+    return t("phase recovery begins, planned until {offset}", offset=until)
 
 
 def _source(event: Event) -> str:
@@ -80,20 +83,27 @@ def _from_requests(facts: Facts) -> list[Line]:
     lines = []
     opened = impact.opening(facts)
     if opened:
-        first = "degradation open: first request that got a degraded answer in time"
-        text = f"{first}, {words.seconds(opened.after_s)} after the first that needed one"
+        text = t(
+            "degradation open: first request that got a degraded answer in time, {duration} after the first that "
+            "needed one",
+            duration=words.seconds(opened.after_s),
+        )
         lines.append(Line(opened.at, text, f"requests.ndjson arrival {opened.arrival}, verdict.json: `degraded`"))
     broke = facts.first_violation
     if broke is not None:
-        text = f"first arrival after the injection that broke the SLA ({_outcome(broke)})"
+        text = t("first arrival after the injection that broke the SLA ({outcome})", outcome=_outcome(broke))
         lines.append(Line(broke["intended"], text, f"requests.ndjson arrival {broke['arrival']}"))
     hurt = facts.rebuffed()
     off_s = facts.evidence.ledger_error_s
     error = f", ±{words.seconds(off_s)}" if off_s else ""
-    for word, row in (("first", hurt[0]), ("last", hurt[-1])) if hurt else ():
-        text = f"{word} attempt on {code(row['replica'])} that broke ({prose(row['close'])})"
+    for attempt, row in ((_FIRST, hurt[0]), (_LAST, hurt[-1])) if hurt else ():
+        text = t(attempt, replica=code(row["replica"]), how=prose(row["close"]))
         lines.append(Line(row["end"], text, f"ledger.ndjson {code(row['id'])}{error}"))
     return lines
+
+
+_FIRST: Final = mark("first attempt on {replica} that broke ({how})")
+_LAST: Final = mark("last attempt on {replica} that broke ({how})")
 
 
 def _from_router(facts: Facts) -> list[Line]:
@@ -101,7 +111,7 @@ def _from_router(facts: Facts) -> list[Line]:
     return [
         Line(
             change.mono,
-            f"router: {change.what} of {code(change.worker)} is {change.now}, was {change.was}",
+            t("router: {what} of {worker} is {now}, was {was}", **router.told(change)),
             "samples.ndjson, probe router",
         )
         for change in router.changes(facts)
@@ -113,7 +123,7 @@ def _in_band(facts: Facts) -> list[Line]:
     back = measures.recovery(facts.evidence) if facts.hit is not None and not facts.control else None
     if back is None or back.value_s is None or back.reason or measures.never_out(facts.evidence):
         return []
-    text = "traffic is back in its band: every 10 s window from here on is in the SLA"
+    text = t("traffic is back in its band: every 10 s window from here on is in the SLA")
     return [Line(back.since + back.value_s, text, "requests.ndjson")]
 
 
@@ -123,48 +133,53 @@ def _outcome(record: Json) -> str:
 
 def _names(items: object) -> str:
     names = items if isinstance(items, list) else [items]
-    return words.listed([code(name) for name in names]) or "none"
+    return words.listed([code(name) for name in names]) or t("none")
 
 
 def _gate(data: Json) -> str:
     replicas = data.get("replicas") or []
     sound = sum(1 for replica in replicas if replica.get("ok"))
-    text = f"steady-state gate {_passed(data)}: {sound} of {words.count(len(replicas), 'replica')} answered"
+    message = _GATE_PASSED if data.get("ok") else _GATE_CLOSED
+    text = t(message, n=sound, replicas=words.count(len(replicas), "replica"))
     firing = data.get("alerts") or []
-    return text + (f"; firing: {_names(firing)}" if firing else "") + _because(data)
+    return text + (t("; firing: {alerts}", alerts=_names(firing)) if firing else "") + _because(data)
 
 
-def _passed(data: Json) -> str:
-    return "passed" if data.get("ok") else "did not pass"
+_GATE_PASSED: Final = mark("steady-state gate passed: {n} of {replicas} answered")
+_GATE_CLOSED: Final = mark("steady-state gate did not pass: {n} of {replicas} answered")
 
 
 def _because(data: Json) -> str:
-    return f" ({prose(data['reason'])})" if data.get("reason") else ""
+    return words.in_brackets(prose(data["reason"])) if data.get("reason") else ""
 
 
 def _refusals(data: Json) -> str:
     refusals = data.get("refusals") or []
-    return f"preflight {_passed(data)}" + "".join(f"; {prose(reason)}" for reason in refusals)
+    told = t("preflight passed") if data.get("ok") else t("preflight did not pass")
+    return words.clauses([told, *(prose(reason) for reason in refusals)])
 
 
 def _proof(data: Json) -> str:
-    word = {True: "proven", False: "**not** there", None: "not provable either way"}[data.get("ok")]
-    facts = [_evidence(item) for item in data.get("evidence") or [] if isinstance(item, dict)]
-    beside: dict[Any, str] = {True: "; bystanders untouched", False: "; **bystanders were hit too**"}
-    others = beside.get(data.get("bystanders_ok"), "")
-    return f"{word}{': ' + '; '.join(facts) if facts else ''}{others}"
+    word = {True: t("proven"), False: t("**not** there"), None: t("not provable either way")}[data.get("ok")]
+    facts = words.clauses(_evidence(item) for item in data.get("evidence") or [] if isinstance(item, dict))
+    told = t("{proof}: {seen}", proof=word, seen=facts) if facts else word
+    beside: dict[Any, str] = {True: t("bystanders untouched"), False: t("**bystanders were hit too**")}
+    others = beside.get(data.get("bystanders_ok"))
+    return words.clauses([told, others]) if others else told
 
 
 def _off(data: Json) -> str:
     """Say that a fault is off; of a deed that is done and over that nothing of ours is left of it."""
-    return f"{'nothing of ours is left in place' if data.get('held') is False else 'fault off'}: {_proof(data)}"
+    if data.get("held") is False:
+        return t("nothing of ours is left in place: {proof}", proof=_proof(data))
+    return t("fault off: {proof}", proof=_proof(data))
 
 
 def _metrics(data: Json) -> str:
     names = data.get("names") or {}
     absent = [name for name in data.get("absent") or [] if not _told_by_others(str(name), names)]
-    more = f"; absent at that moment: {_names(absent)}" if absent else ""
-    return f"metrics of {code(data.get('replica'))} read{more}"
+    read = t("metrics of {replica} read", replica=code(data.get("replica")))
+    return t("{read}; absent at that moment: {names}", read=read, names=_names(absent)) if absent else read
 
 
 #: Old names, and those of newer engines that tell the same.
@@ -177,46 +192,59 @@ def _told_by_others(name: str, names: Json) -> bool:
 
 def _evidence(item: Json) -> str:
     seen = [f"{prose(key)}: {_value(value)}" for key, value in item.items() if isinstance(value, bool)]
-    meaning = prose(item["meaning"]) if item.get("meaning") else ", ".join(seen)
-    return prose(item.get("what", item)) + (f" ({meaning})" if meaning else "")
+    meaning = prose(item["meaning"]) if item.get("meaning") else t(", ").join(seen)
+    return prose(item.get("what", item)) + words.in_brackets(meaning)
 
 
 def _step(data: Json) -> str:
     known = {"receipt", "step", "ok"}
     told = {key: value for key, value in data.items() if key not in known and value not in ("", None, [])}
-    more = ", ".join(f"{prose(key)} {_value(value)}" for key, value in told.items())
-    failed = " **failed**" if data.get("ok") is False else ""
-    return f"step {code(data.get('step'))}{failed}{': ' + more if more else ''}"
+    more = t(", ").join(f"{prose(key)} {_value(value)}" for key, value in told.items())
+    message = _STEP_FAILED if data.get("ok") is False else _STEP
+    step = t(message, step=code(data.get("step")))
+    return t("{step}: {seen}", step=step, seen=more) if more else step
+
+
+_STEP: Final = mark("step {step}")
+_STEP_FAILED: Final = mark("step {step} **failed**")
 
 
 def _value(value: object) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return t("yes") if value else t("no")
     if isinstance(value, int | float):
         return f"{value:.6g}"
     return code(" ".join(str(part) for part in value) if isinstance(value, list) else value)
 
 
 def _replica(data: Json) -> str:
-    pid = f", pid {data['pid']}" if isinstance(data.get("pid"), int) else ""
-    pod = f", pod {code(data['pod'])}" if data.get("pod") else ""
-    restarts = f", restarts {data['restarts']}" if isinstance(data.get("restarts"), int) else ""
-    by = f", by {prose(data['by'])}" if data.get("by") else ""
-    return f"replica {code(data.get('replica'))}: {prose(data.get('change'))}{pid}{pod}{restarts}{by}"
+    told = [t("replica {replica}: {change}", replica=code(data.get("replica")), change=prose(data.get("change")))]
+    told += [t("pid {pid}", pid=data["pid"])] if isinstance(data.get("pid"), int) else []
+    told += [t("pod {pod}", pod=code(data["pod"]))] if data.get("pod") else []
+    told += [t("restarts {n}", n=data["restarts"])] if isinstance(data.get("restarts"), int) else []
+    told += [t("by {who}", who=prose(data["by"]))] if data.get("by") else []
+    return words.one_clause(told)
 
 
 def _completion(data: Json) -> str:
     if not data.get("ok"):
-        return f"completion straight from {code(data.get('replica'))} failed: {code(data.get('error'))}"
-    ttft = data.get("ttft_ms")
-    speed = f", first token after {words.seconds(ttft / 1000)}" if isinstance(ttft, int | float) else ""
-    gpu = f", on GPU {code(data['gpu'])}" if data.get("gpu") else ""
-    return f"good completion straight from {code(data.get('replica'))}{speed}{gpu}"
+        return t(
+            "completion straight from {replica} failed: {error}",
+            replica=code(data.get("replica")),
+            error=code(data.get("error")),
+        )
+    told, ttft = [t("good completion straight from {replica}", replica=code(data.get("replica")))], data.get("ttft_ms")
+    told += [t("first token after {after}", after=words.seconds(ttft / 1000))] if isinstance(ttft, int | float) else []
+    told += [t("on GPU {gpu}", gpu=code(data["gpu"]))] if data.get("gpu") else []
+    return words.one_clause(told)
 
 
 def _alert(data: Json) -> str:
     where = (data.get("labels") or {}).get("replica")
-    return f"alert {code(data.get('alert'))}{f' for {code(where)}' if where else ''}: {prose(data.get('state'))}"
+    alert, state = code(data.get("alert")), prose(data.get("state"))
+    if where:
+        return t("alert {alert} for {replica}: {state}", alert=alert, replica=code(where), state=state)
+    return t("alert {alert}: {state}", alert=alert, state=state)
 
 
 def _fired(timer: object) -> str:
@@ -224,98 +252,137 @@ def _fired(timer: object) -> str:
     if not isinstance(timer, dict) or timer.get("state") != "undone":
         return ""
     since: Any = timer.get("at")
-    when = f" at {datetime.fromtimestamp(since, UTC):%H:%M:%S} UTC" if is_wall(since) else ""
-    return f"; **its timer on the target had taken it off{when}**"
+    if not is_wall(since):
+        return t("; **its timer on the target had taken it off**")
+    when = f"{datetime.fromtimestamp(since, UTC):%H:%M:%S}"
+    return t("; **its timer on the target had taken it off at {time} UTC**", time=when)
 
 
 def _reverted(data: Json) -> str:
     manual = data.get("manual") or []
-    text = f"{_of(data)}revert ended, by {prose(data.get('by'))}: restored {prose(data.get('restored'))}"
-    return text + (f"; by hand: {_names(manual)}" if manual else "")
+    text = t(
+        "{of}revert ended, by {who}: restored {restored}",
+        of=_of(data),
+        who=prose(data.get("by")),
+        restored=prose(data.get("restored")),
+    )
+    return text + (t("; by hand: {commands}", commands=_names(manual)) if manual else "")
 
 
 def _reasons(data: Json) -> str:
-    return "; ".join(prose(str(why).removeprefix("# ")) for why in data.get("why") or []) or "no reason given"
+    return words.clauses(prose(str(why).removeprefix("# ")) for why in data.get("why") or []) or t("no reason given")
 
 
 def _guard(data: Json) -> str:
     query = f" {code(data['query'])}" if data.get("query") else ""
-    return f"**guard** {code(data.get('guard'))}{query}: {_value(data.get('value'))}, bound {_value(data.get('bound'))}"
+    return t(
+        "**guard** {guard}: {value}, bound {bound}",
+        guard=code(data.get("guard")) + query,
+        value=_value(data.get("value")),
+        bound=_value(data.get("bound")),
+    )
 
 
 def _announced(data: Json) -> str:
-    failed = f", **which failed**: {prose(data['error'])}" if data.get("error") else ""
-    return f"{prose(data.get('what'))} of the drill announced by the alert {code(data.get('alert'))}{failed}"
+    told = t(
+        "{what} of the drill announced by the alert {alert}",
+        what=prose(data.get("what")),
+        alert=code(data.get("alert")),
+    )
+    return t("{told}, **which failed**: {error}", told=told, error=prose(data["error"])) if data.get("error") else told
 
 
-def _what(data: Json) -> str:
-    return "deed beside it" if data.get("beside") is True else "fault"
+def _receipt(data: Json) -> str:
+    receipt = code((data.get("receipt") or {}).get("id"))
+    if data.get("beside") is True:
+        return t("receipt {receipt} written, before the deed beside it", receipt=receipt)
+    return t("receipt {receipt} written, before the fault", receipt=receipt)
 
 
 def _of(data: Json) -> str:
     """Say whose revert it is, where it is none of a fault."""
-    return f"{code(data.get('receipt'))}: " if data.get("beside") is True else ""
+    return t("{receipt}: ", receipt=code(data.get("receipt"))) if data.get("beside") is True else ""
 
 
 def _load_stopped(data: Json) -> str:
-    died = " **because the generator died**" if data.get("died") else ""
-    return f"load off{died}: {data.get('records')} records of {data.get('drawn')} arrivals{_because(data)}"
+    message = _LOAD_DIED if data.get("died") else _LOAD_OFF
+    return t(message, n=data.get("records"), total=data.get("drawn")) + _because(data)
+
+
+_LOAD_OFF: Final = mark("load off: {n} records of {total} arrivals")
+_LOAD_DIED: Final = mark("load off **because the generator died**: {n} records of {total} arrivals")
 
 
 def _left(data: Json) -> str:
     bad = [replica.get("name") for replica in data.get("replicas") or [] if not replica.get("ok")]
-    return f"service left {prose(data.get('left'))}" + (f"; not answering: {_names(bad)}" if bad else "")
+    told = t("service left {left}", left=prose(data.get("left")))
+    return t("{left}; not answering: {replicas}", left=told, replicas=_names(bad)) if bad else told
+
+
+def _notified(data: Json) -> str:
+    """Say how it is known: from the receiver itself, or from the counters of whoever sent it."""
+    alert, status = code(data.get("alert")), prose(data.get("status"))
+    if data.get("source") == "alertmanager":
+        return t("notification sent by Alertmanager: {alert} {status}", alert=alert, status=status)
+    return t("notification received: {alert} {status}", alert=alert, status=status)
 
 
 _SENTENCES: dict[str, Callable[[Json], str]] = {
-    "header": lambda d: f"run {code(d.get('run'))} of {code(d.get('experiment'))} begins",
-    "lock.taken": lambda d: f"lock taken by {code(d.get('by'))}",
-    "lock.released": lambda _: "lock released",
+    "header": lambda d: t("run {run} of {drill} begins", run=code(d.get("run")), drill=code(d.get("experiment"))),
+    "lock.taken": lambda d: t("lock taken by {who}", who=code(d.get("by"))),
+    "lock.released": lambda _: t("lock released"),
     "preflight": _refusals,
     "gate": _gate,
-    "load.started": lambda d: f"load on (pid {d.get('pid')})",
-    "phase": lambda d: f"phase {prose(d.get('phase'))} begins, planned {words.seconds(d.get('planned_s'))}",
-    "receipt": lambda d: f"receipt {code((d.get('receipt') or {}).get('id'))} written, before the {_what(d)}",
-    "timer.armed": lambda d: f"undo timer armed on {code(d.get('host'))}: {words.seconds(d.get('deadline_s'))}",
-    "timer.disarmed": lambda _: "undo timer disarmed",
-    "unreachable": lambda d: f"target not to be asked ({prose(d.get('asked'))}): {prose(d.get('reason'))}",
-    "inject.begin": lambda d: f"injection of {code(d.get('fault'))} begins",
-    "inject.hit": lambda d: f"**the fault hits** {_names(d.get('victims') or [])}",
+    "load.started": lambda d: t("load on (pid {pid})", pid=d.get("pid")),
+    "phase": lambda d: t(
+        "phase {phase} begins, planned {duration}",
+        phase=prose(d.get("phase")),
+        duration=words.seconds(d.get("planned_s")),
+    ),
+    "receipt": _receipt,
+    "timer.armed": lambda d: t(
+        "undo timer armed on {host}: {duration}", host=code(d.get("host")), duration=words.seconds(d.get("deadline_s"))
+    ),
+    "timer.disarmed": lambda _: t("undo timer disarmed"),
+    "unreachable": lambda d: t(
+        "target not to be asked ({asked}): {reason}", asked=prose(d.get("asked")), reason=prose(d.get("reason"))
+    ),
+    "inject.begin": lambda d: t("injection of {fault} begins", fault=code(d.get("fault"))),
+    "inject.hit": lambda d: t("**the fault hits** {names}", names=_names(d.get("victims") or [])),
     "inject.step": _step,
-    "inject.end": lambda _: "injection ends",
-    "proof.on": lambda d: f"fault on: {_proof(d)}",
+    "inject.end": lambda _: t("injection ends"),
+    "proof.on": lambda d: t("fault on: {proof}", proof=_proof(d)),
     "proof.off": _off,
-    "revert.begin": lambda d: f"{_of(d)}revert begins, by {prose(d.get('by'))}{_fired(d.get('timer'))}",
+    "revert.begin": lambda d: t(
+        "{of}revert begins, by {who}{timer}", of=_of(d), who=prose(d.get("by")), timer=_fired(d.get("timer"))
+    ),
     "revert.end": _reverted,
-    "beside.inject.begin": lambda d: f"{code(d.get('fault'))} begins",
+    "beside.inject.begin": lambda d: t("{deed} begins", deed=code(d.get("fault"))),
     "beside.inject.step": _step,
-    "beside.inject.end": lambda d: f"{code(d.get('receipt'))}: done",
-    "beside.proof.on": lambda d: f"{code(d.get('fault'))} on: {_proof(d)}",
-    "beside.proof.off": lambda d: f"{code(d.get('fault'))} off: {_proof(d)}",
+    "beside.inject.end": lambda d: t("{deed}: done", deed=code(d.get("receipt"))),
+    "beside.proof.on": lambda d: t("{deed} on: {proof}", deed=code(d.get("fault")), proof=_proof(d)),
+    "beside.proof.off": lambda d: t("{deed} off: {proof}", deed=code(d.get("fault")), proof=_proof(d)),
     "replica": _replica,
     "completion": _completion,
     "metrics.names": _metrics,
     "alert": _alert,
-    "notified": lambda d: f"{_told(d)}: {code(d.get('alert'))} {prose(d.get('status'))}",
+    "notified": _notified,
     "guard": _guard,
-    "signal": lambda d: f"**signal** {code(d.get('signal'))}",
-    "stop": lambda d: f"**stopped** by {code(d.get('by'))} ({prose(d.get('how'))})",
-    "changed_by_others": lambda d: f"**changed by others**: {prose(change_words(d))}",
-    "scaled": lambda d: f"scaled by {prose(d.get('by'))}: {prose(change_words(d))}",
-    "scaled.back": lambda d: f"scaled back: {prose(d.get('subject'))} is as it was",
-    "scaled.left": lambda d: f"**not scaled back yet**: {prose(change_words(d))}",
+    "signal": lambda d: t("**signal** {signal}", signal=code(d.get("signal"))),
+    "stop": lambda d: t("**stopped** by {who} ({how})", who=code(d.get("by")), how=prose(d.get("how"))),
+    "changed_by_others": lambda d: t("**changed by others**: {what}", what=prose(change_words(d))),
+    "scaled": lambda d: t("scaled by {who}: {what}", who=prose(d.get("by")), what=prose(change_words(d))),
+    "scaled.back": lambda d: t("scaled back: {what} is as it was", what=prose(d.get("subject"))),
+    "scaled.left": lambda d: t("**not scaled back yet**: {what}", what=prose(change_words(d))),
     "announced": _announced,
-    "load.stopping": lambda _: "no new arrivals",
+    "load.stopping": lambda _: t("no new arrivals"),
     "load.stopped": _load_stopped,
-    "collected": lambda d: f"collected {code(d.get('file'))}: {words.count(int(d.get('lines') or 0), 'line')}",
-    "undo.needless": lambda d: f"nothing to undo: {_reasons(d)}",
-    "undo.failed": lambda d: f"**undo failed**; by hand: {_names(d.get('manual') or [])}",
-    "broken": lambda d: f"**broken**: {code(d.get('step'))}: {code(d.get('error'))}",
+    "collected": lambda d: t(
+        "collected {file}: {lines}", file=code(d.get("file")), lines=words.count(int(d.get("lines") or 0), "line")
+    ),
+    "undo.needless": lambda d: t("nothing to undo: {reasons}", reasons=_reasons(d)),
+    "undo.failed": lambda d: t("**undo failed**; by hand: {commands}", commands=_names(d.get("manual") or [])),
+    "broken": lambda d: t("**broken**: {step}: {error}", step=code(d.get("step")), error=code(d.get("error"))),
     "left": _left,
-    "end": lambda d: f"run {prose(d.get('status'))}{_because(d)}",
+    "end": lambda d: t("run {status}", status=prose(d.get("status"))) + _because(d),
 }
-
-
-def _told(data: Json) -> str:
-    """Say how it is known: from the receiver itself, or from the counters of whoever sent it."""
-    return "notification sent by Alertmanager" if data.get("source") == "alertmanager" else "notification received"

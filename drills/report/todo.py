@@ -11,25 +11,23 @@ from typing import Any, Final
 
 from drills import runfolder
 from drills.actions import store
-from drills.actions.items import FILE, OPEN, Item
+from drills.actions.items import DONE, FILE, OPEN, Item
 from drills.errors import FileProblem
+from drills.lang import mark, t
 from drills.report import actions, words
 from drills.report.actions import Action
 from drills.report.escape import code, plain, prose, spans
 from drills.report.facts import Facts
 
 Row = list[str]
-PROPOSED: Final = ("id", "kind", "what", "done when")
-KEPT: Final = ("id", "priority", "type", "owner", "due", "what", "done when", "seen in")
+#: The headers of the table, a message each.
+PROPOSED: Final = mark("id | kind | what | done when")
+KEPT: Final = mark("id | priority | type | owner | due | what | done when | seen in")
 RUNS: Final = "runs"
-IN_NOTES: Final = "Owner and date of each go into `notes.md`, beside this file."
-IN_STORE: Final = (
+IN_NOTES: Final = mark("Owner and date of each go into `notes.md`, beside this file.")
+IN_STORE: Final = mark(
     "Owner, due day and priority are kept in `actions.yaml`, beside the runs: `drill actions set ID --owner NAME`."
 )
-
-
-#: What stands for an owner where there is none.
-NOBODY: Final = ("nobody yet", "—")
 
 
 @dataclass(frozen=True)
@@ -41,16 +39,27 @@ class Kept:
 
 
 def view(facts: Facts) -> dict[str, Any]:
-    """Return what the template shows."""
+    """Return what the template shows; `unowned` is how many of the items have no owner, where those are kept."""
     kept, proposed = _kept(facts), actions.actions(facts)
-    lines = [f"The action items of the reports cannot be shown: {prose(kept.problem)}."] if kept.problem else []
-    shared: dict[str, Any] = {"no_actions": actions.none(facts)}
+    lines = []
+    if kept.problem:
+        lines.append(t("The action items of the reports cannot be shown: {reason}.", reason=prose(kept.problem)))
+    shared: dict[str, Any] = {"no_actions": actions.none(facts), "action_lines": lines}
     if kept.items is None:
         rows = [[code(one.id), one.kind, spans(one.told), spans(one.done_when)] for one in proposed]
-        return shared | {"actions": rows, "actions_header": PROPOSED, "action_lines": lines, "action_hint": IN_NOTES}
-    rows = [_row(one, kept.items.get(one.id)) for one in proposed]
+        return shared | {"actions": rows, "actions_header": _header(PROPOSED), "action_hint": t(IN_NOTES), "unowned": 0}
+    found = [(one, kept.items.get(one.id)) for one in proposed]
     lines += _others(facts, kept.items, {one.id for one in proposed})
-    return shared | {"actions": rows, "actions_header": KEPT, "action_lines": lines, "action_hint": IN_STORE}
+    return shared | {
+        "actions": [_row(one, item) for one, item in found],
+        "actions_header": _header(KEPT),
+        "action_hint": t(IN_STORE),
+        "unowned": sum(item is None or not item.owner for _, item in found),
+    }
+
+
+def _header(columns: str) -> Row:
+    return t(columns).split(" | ")
 
 
 def _kept(facts: Facts) -> Kept:
@@ -61,7 +70,7 @@ def _kept(facts: Facts) -> Kept:
             return Kept()
         return Kept({item.id: item for item in store.read(reports)})
     except FileProblem as error:
-        where = FILE if error.line is None else f"{FILE}, line {error.line}"
+        where = FILE if error.line is None else t("{file}, line {line}", file=FILE, line=error.line)
         return Kept(problem=f"{where}: {f'{error.key}: ' if error.key else ''}{error.what}")
     except OSError as error:
         return Kept(problem=f"{FILE}: {error.strerror or error}")
@@ -71,9 +80,11 @@ def _row(action: Action, item: Item | None) -> Row:
     """Return what people made of a proposal; what a run of a planted defect proposes is nobody's to do."""
     if item is None:
         return [code(action.id), action.priority, action.kind, "—", "—", *_texts(action.told, action), "—"]
-    told = action.told if item.what == action.what else f"{item.what} (this run: {action.told})"
-    told += f"; tracked at {plain(item.link)}" if item.link else ""
-    owner, due = prose(item.owner or NOBODY[0]), f"{item.due or 'no day yet'}"
+    told = action.told
+    if item.what != action.what:
+        told = t("{what} (this run: {told})", what=actions.in_words(item.what), told=action.told)
+    told += t("; tracked at {link}", link=plain(item.link)) if item.link else ""
+    owner, due = prose(item.owner or t("nobody yet")), str(item.due or t("no day yet"))
     return [code(item.id), item.priority, item.type, owner, due, *_texts(told, action), _state(item)]
 
 
@@ -84,9 +95,12 @@ def _texts(told: str, action: Action) -> Row:
 def _state(item: Item) -> str:
     seen = words.count(item.age, "drill")
     if item.closed is None:
-        return f"{seen}, **escalated**" if item.escalated else seen
-    by = f"run {code(item.closed.run)}" if item.closed.run else prose(item.closed.by)
-    return f"{seen}; {item.status} on {item.closed.date[:10]} by {by}"
+        return t("{drills}, **escalated**", drills=seen) if item.escalated else seen
+    by = t("run {run}", run=code(item.closed.run)) if item.closed.run else prose(item.closed.by)
+    day = item.closed.date[:10]
+    if item.status == DONE:
+        return t("{drills}; done on {day} by {who}", drills=seen, day=day, who=by)
+    return t("{drills}; closed on {day} by {who}", drills=seen, day=day, who=by)
 
 
 def _others(facts: Facts, items: dict[str, Item], proposed: set[str]) -> list[str]:
@@ -97,12 +111,12 @@ def _others(facts: Facts, items: dict[str, Item], proposed: set[str]) -> list[st
     still = [one for one in mine if one.status == OPEN and one.id not in proposed]
     lines = []
     if done:
-        lines.append(f"Done, as this run shows: {words.listed([_named(one) for one in done])}.")
+        lines.append(t("Done, as this run shows: {items}.", items=words.listed([_named(one) for one in done])))
     if still:
-        told = [f"{_named(one)}{' (**escalated**)' if one.escalated else ''}" for one in still]
-        lines.append(f"Still open, and not decided by this run: {words.listed(told)}.")
+        told = [_named(one) + (t(" (**escalated**)") if one.escalated else "") for one in still]
+        lines.append(t("Still open, and not decided by this run: {items}.", items=words.listed(told)))
     return lines
 
 
 def _named(item: Item) -> str:
-    return f"{code(item.id)} ({spans(item.what)})"
+    return t("{item} ({what})", item=code(item.id), what=spans(actions.in_words(item.what)))

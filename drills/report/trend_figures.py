@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from drills.lang import t
 from drills.model import Verdict
 from drills.report import figures, words
 from drills.report.escape import ascii_name, prose
@@ -82,15 +83,19 @@ def _drawn(series: Series) -> Drawn | None:
     panels = panels_of(series)
     if not panels:
         return None
-    what = f"{series.drill} at {series.target}"
+    what = t("{drill} at {target}", drill=series.drill, target=series.target)
     runs = words.count(len(series.runs), "run")
-    days = f"{series.runs[0].day} to {series.runs[-1].day}"
-    latest = "; ".join(f"{panel.metric.title}: {_latest(panel)}" for panel in panels)
-    left_out = f" {words.count(series.left_out, 'earlier run')} not shown." if series.left_out else ""
-    alt = f"{what}, {runs} from {days}. The last one: {latest}."
-    caption = (
-        f"{prose(what)}: {runs}, {days}.{left_out} Bars: 95 % intervals. Dashed: what is allowed. "
-        f"Joined runs are comparable; a dotted line stands where the plan became another one."
+    days = t("{first} to {last}", first=series.runs[0].day, last=series.runs[-1].day)
+    latest = words.clauses(_latest(panel) for panel in panels)
+    earlier = words.count(series.left_out, "earlier run")
+    alt = t("{drill}, {runs} from {days}. The last one: {latest}.", drill=what, runs=runs, days=days, latest=latest)
+    caption = t(
+        "{drill}: {runs}, {days}.{left_out} Bars: 95 % intervals. Dashed: what is allowed. Joined runs are comparable; "
+        "a dotted line stands where the plan became another one.",
+        drill=prose(what),
+        runs=runs,
+        days=days,
+        left_out=t(" {runs} not shown.", runs=earlier) if series.left_out else "",
     )
     name = f"trend-{plain(series.target, series.drill)}.svg"
     return Drawn(name, prose(alt, ALT_MAX), caption, lambda: draw(series))
@@ -98,7 +103,10 @@ def _drawn(series: Series) -> Drawn | None:
 
 def _latest(panel: Panel) -> str:
     value = panel.values[-1]
-    return f"{value.told}, {value.verdict}" if value else words.NO_DATA
+    what = t(panel.metric.title)
+    if value is None:
+        return t("{what}: no data", what=what)
+    return t("{what}: {value}, {verdict}", what=what, value=value.told, verdict=value.verdict)
 
 
 def panels_of(series: Series) -> list[Panel]:
@@ -279,14 +287,22 @@ class Standing:
 def burn_down(standings: Sequence[Standing]) -> Drawn:
     """Return how many action items were open at the end of each month, by age."""
     last = standings[-1]
-    alt = "; ".join(
-        f"{one.month}: {sum(one.open)} open, {one.open[2]} of them escalated, {one.ended} ended" for one in standings
+    alt = words.clauses(
+        t(
+            "{month}: {n} open, {escalated} of them escalated, {ended} ended",
+            month=one.month,
+            n=sum(one.open),
+            escalated=one.open[2],
+            ended=one.ended,
+        )
+        for one in standings
     )
-    caption = (
-        "Open action items at the end of each month, by the number of drills that saw them. "
-        f"Open at the end: {sum(last.open)}. Diamonds: items that were done or closed in that month."
+    caption = t(
+        "Open action items at the end of each month, by the number of drills that saw them. Open at the end: {n}. "
+        "Diamonds: items that were done or closed in that month.",
+        n=sum(last.open),
     )
-    told = prose(f"Open action items by month. {alt}.", ALT_MAX)
+    told = prose(t("Open action items by month. {months}.", months=alt), ALT_MAX)
     return Drawn("actions.svg", told, caption, lambda: _burn_down(standings))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from drills import comparable
 from drills.comparable import Change
+from drills.lang import mark, t
 from drills.model import Json, Verdict
 from drills.report import words
 from drills.report.digest import Digest
@@ -23,7 +24,7 @@ RUNS_MAX: Final = 20
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of a run: the check whose row has it, and what its parameters must say."""
+    """One figure of a run: the check whose row has it, and what its parameters must say; its words are marked."""
 
     name: str
     title: str
@@ -34,14 +35,23 @@ class Metric:
 
 
 _P99: Final = (("metric", "ttft"), ("quantile", 0.99), ("cohort", "fault"))
-TTFT: Final = Metric("ttft", "p99 time to first token, begun in the fault", "p99 TTFT", "latency", "s", _P99)
-AVAILABILITY: Final = Metric(
-    "availability", "availability in the fault", "availability", "availability", "ratio", (("cohort", "fault"),)
+TTFT: Final = Metric(
+    "ttft", mark("p99 time to first token, begun in the fault"), mark("p99 TTFT"), "latency", "s", _P99
 )
-FAILOVER: Final = Metric("failover", "failover", "failover", "failover", "s")
-RECOVERY: Final = Metric("recovery", "recovery", "recovery", "recovery", "s")
-ALERT: Final = Metric("alert", "alert fired after the injection", "alert fired", "alert", "s")
-RESTART: Final = Metric("restart", "replica back after the injection", "replica back", "replica_restart", "s")
+AVAILABILITY: Final = Metric(
+    "availability",
+    mark("availability in the fault"),
+    mark("availability"),
+    "availability",
+    "ratio",
+    (("cohort", "fault"),),
+)
+FAILOVER: Final = Metric("failover", mark("failover"), mark("failover"), "failover", "s")
+RECOVERY: Final = Metric("recovery", mark("recovery"), mark("recovery"), "recovery", "s")
+ALERT: Final = Metric("alert", mark("alert fired after the injection"), mark("alert fired"), "alert", "s")
+RESTART: Final = Metric(
+    "restart", mark("replica back after the injection"), mark("replica back"), "replica_restart", "s"
+)
 METRICS: Final = (TTFT, AVAILABILITY, FAILOVER, RECOVERY, ALERT, RESTART)
 #: What a row without that parameter meant.
 _DEFAULTS: Final[dict[str, object]] = {"metric": "ttft", "quantile": 0.99, "cohort": "fault"}
@@ -71,11 +81,13 @@ class Value:
     def told(self) -> str:
         """Return it in words, with its interval where it has one."""
         if self.endless:
-            return words.NEVER if self.value is None else f"> {words.quantity(self.value, self.unit)}"
+            return t(words.NEVER) if self.value is None else f"> {words.quantity(self.value, self.unit)}"
         text = words.quantity(self.value, self.unit)
         low, high = self.interval or (None, None)
         known = self.value is not None and (low is not None or high is not None)
-        return f"{text} ({words.between(low, high, self.unit)})" if known else text
+        if not known:
+            return text
+        return t("{value} ({interval})", value=text, interval=words.between(low, high, self.unit))
 
 
 def value(run: Digest, metric: Metric) -> Value | None:

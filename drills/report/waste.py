@@ -8,6 +8,7 @@ import polars as pl
 
 from drills.checks import engines
 from drills.checks.amplification import Attempts
+from drills.lang import t
 from drills.model import Phase
 from drills.report import words
 from drills.report.facts import Facts
@@ -90,14 +91,27 @@ def lines(facts: Facts, attempts: Attempts) -> list[str]:
     if found is None:
         return []
     if not found.attempts and found.again == 0:
-        return ["Cost of retries in tokens: none, each arrival had one attempt and none broke (`ledger.ndjson`)."]
+        return [t("Cost of retries in tokens: none, each arrival had one attempt and none broke (`ledger.ndjson`).")]
     parts = []
     if found.generated is not None:
-        of = f"sent by {words.count(found.attempts, 'attempt')} that gave no whole answer"
-        size = f"{found.bytes_per_token:.0f} bytes a token, as in the baseline"
-        parts.append(f"about {found.generated:,} generated in vain ({of}; {size})")
+        parts.append(
+            t(
+                "about {tokens:,} generated in vain (sent by {attempts} that gave no whole answer; {size:.0f} bytes a "
+                "token, as in the baseline)",
+                tokens=found.generated,
+                attempts=words.count(found.attempts, "attempt"),
+                size=found.bytes_per_token,
+            )
+        )
     if found.prefilled is not None and found.again is not None:
-        each = f"{words.count(found.again, 'attempt')} more than arrivals, {found.prompt_tokens:,.0f} tokens each"
-        parts.append(f"about {found.prefilled:,} of prompts computed again ({each}, as in the baseline)")
-    told = "; ".join(parts) or f"{words.NO_DATA}: neither bytes nor the engines' counters tell them"
-    return [f"Cost of retries in tokens: {told} (`ledger.ndjson`, `samples.ndjson`)."]
+        parts.append(
+            t(
+                "about {tokens:,} of prompts computed again ({attempts} more than arrivals, {each:,.0f} tokens each, "
+                "as in the baseline)",
+                tokens=found.prefilled,
+                attempts=words.count(found.again, "attempt"),
+                each=found.prompt_tokens,
+            )
+        )
+    told = words.clauses(parts) or t("no data: neither bytes nor the engines' counters tell them")
+    return [t("Cost of retries in tokens: {told} (`ledger.ndjson`, `samples.ndjson`).", told=told)]
