@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from drills import comparable, evidence, files, journal, runfolder, shapes, stats, stored, strictjson, verdict
+from drills import comparable, evidence, journal, runfolder, shapes, stats, stored, verdict
 from drills.comparable import Change
 from drills.errors import DrillError, FileProblem
 from drills.evidence import Evidence
@@ -135,13 +135,7 @@ def side(folder: Path) -> Side:
 
 
 def _plan(path: Path) -> Json:
-    try:
-        found = strictjson.loads(files.read(path))
-    except (OSError, ValueError) as error:
-        raise FileProblem(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    if said := strictjson.misfit(found, shapes.PLAN):
-        raise FileProblem(path, f"not a plan ({said})")
-    return dict(found)
+    return stored.shaped(path, shapes.PLAN, "a plan")
 
 
 def _header(folder: Path) -> Json:

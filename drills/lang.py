@@ -52,6 +52,12 @@ def speaking(language: str) -> Generator[None]:
         _spoken.reset(token)
 
 
+def in_language(name: str, language: str) -> str:
+    """Return the name of a text's file in a language: `review.zh.md` stands beside `review.md`."""
+    stem, _, ending = name.rpartition(".")
+    return name if language == ENGLISH else f"{stem}.{language}.{ending}"
+
+
 @cache
 def _catalogue(language: str) -> gettext.NullTranslations:
     if language == ENGLISH:

@@ -9,6 +9,7 @@ from pathlib import Path
 from drills import files, journal, receipts, runfolder, shapes, strictjson
 from drills.errors import FileProblem
 from drills.model import Event, Json, Restored
+from drills.strictjson import Shape
 
 VERDICT = "verdict.json"
 #: What a run that had load cannot be judged without. It is large, and need not be kept beside the postmortem.
@@ -24,14 +25,17 @@ def not_kept(folder: Path) -> list[str]:
 def verdict(folder: Path) -> Json | None:
     """Return what was judged of the run, None when that was not stored. Raises FileProblem for a damaged file."""
     path = folder / VERDICT
+    return shaped(path, shapes.VERDICT, "a verdict") if path.exists() else None
+
+
+def shaped(path: Path, shape: Shape, what: str) -> Json:
+    """Return a JSON file of a run that has a shape; raises FileProblem where it has not, or cannot be read."""
     try:
         found = strictjson.loads(files.read(path))
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError) as error:
-        raise FileProblem(path, f"cannot be read ({error})") from None
-    if said := strictjson.misfit(found, shapes.VERDICT):
-        raise FileProblem(path, f"not a verdict ({said})")
+        raise FileProblem(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if said := strictjson.misfit(found, shape):
+        raise FileProblem(path, f"not {what} ({said})")
     return dict(found)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from drills import files, journal, runfolder, shapes, strictjson
 from drills.errors import EXIT_REFUSED, EXIT_STOPPED, DrillError
-from drills.lang import ENGLISH, mark, spoken, t
+from drills.lang import in_language, mark, spoken, t
 from drills.model import Event, Json, Restored, Verdict
 from drills.strictjson import is_count
 
@@ -174,12 +174,6 @@ class Digest:
         """Return how its requests ended, as the generator counted them."""
         ends = [event.data.get("outcomes") for event in self.events if event.event == "load.stopped"]
         return {str(word): n for word, n in _map(ends[-1]).items() if is_count(n)} if ends else {}
-
-
-def in_language(name: str, language: str) -> str:
-    """Return the name of a text's file in a language: `review.zh.md` stands beside `review.md`."""
-    stem, _, ending = name.rpartition(".")
-    return name if language == ENGLISH else f"{stem}.{language}.{ending}"
 
 
 def read(folder: Path) -> Digest:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drills import runfolder, yamlfile
+from drills.actions.items import ESCALATED, FILE
 from drills.errors import FileProblem
 from drills.lang import mark, t
 from drills.model import Json, Verdict
@@ -22,9 +23,6 @@ from drills.report.digest import Digest
 from drills.report.escape import code, prose, spans
 from drills.report.review import ending, link, reason
 
-FILE: Final = "actions.yaml"
-#: Seen in so many drills, an item is escalated.
-ESCALATED: Final = 3
 HEADER: Final = mark("id | priority | owner | due | what | done when | age | state")
 
 

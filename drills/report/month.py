@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from drills import files
 from drills.comparable import RULE, Change
-from drills.lang import ENGLISH, mark, speaking, t
+from drills.lang import ENGLISH, in_language, mark, speaking, t
 from drills.model import Json, Left, Restored, Verdict
-from drills.report import digest, items, lessons, review, trend_figures, trends, words
+from drills.report import digest, items, lessons, page, review, trend_figures, trends, words
 from drills.report.digest import MONTH as MONTH
 from drills.report.digest import Digest
 from drills.report.escape import code, prose
@@ -75,7 +75,7 @@ def write(reports: Path, month: str, target: str | None = None, lang: str = ENGL
 
 def review_name(target: str | None, lang: str = ENGLISH) -> str:
     """Return the review's file: one of a single target stands beside the one of all."""
-    return digest.in_language(f"review-{trend_figures.plain(target)}.md" if target else "review.md", lang)
+    return in_language(f"review-{trend_figures.plain(target)}.md" if target else "review.md", lang)
 
 
 def render(reports: Path, month: str, target: str | None = None, lang: str = ENGLISH) -> dict[str, bytes]:
@@ -93,7 +93,7 @@ def told(reports: Path, month: str, target: str | None = None) -> tuple[bytes, l
     actions = items.read(reports, month, target)
     shown = [one for one in trends.series(seen.history) if any(run.month == month for run in one.runs)]
     drawn = trend_figures.of(shown)
-    return review.render("month.md.j2", _view(seen, actions, drawn)), drawn
+    return page.render("month.md.j2", _view(seen, actions, drawn)), drawn
 
 
 def read(reports: Path, month: str, target: str | None = None, seen: Sequence[Digest] | None = None) -> Month:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from drills import stats
+from drills.actions.items import ESCALATED
 from drills.comparable import RULE, Change
 from drills.lang import ENGLISH, mark, speaking, spoken, t
 from drills.model import Outcome, Restored, Verdict
-from drills.report import digest, items, month, pitfalls, review, trend_figures, trends, words
+from drills.report import digest, items, month, page, pitfalls, review, trend_figures, trends, words
 from drills.report.digest import Digest
 from drills.report.escape import code, prose
 from drills.report.source import find
@@ -69,7 +70,7 @@ def told(reports: Path, quarter: str, target: str | None = None) -> tuple[bytes,
     drawn, burn = trend_figures.of(shown), _burn_down(reports, quarter, target)
     seen = _Quarter(quarter, parts, runs, pitfalls.answers(reports))
     view = _view(reports, target, seen, burn.items, burn.drawn, drawn)
-    return review.render("quarter.md.j2", view), [*drawn, *burn.drawn]
+    return page.render("quarter.md.j2", view), [*drawn, *burn.drawn]
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _burn_down(reports: Path, quarter: str, target: str | None) -> _Burn:
         name = month.earlier(last, back)
         then = items.read(reports, name, target)
         ages = [len(one.seen) for one in then.open]
-        old, middle = sum(age >= items.ESCALATED for age in ages), sum(age == items.ESCALATED - 1 for age in ages)
+        old, middle = sum(age >= ESCALATED for age in ages), sum(age == ESCALATED - 1 for age in ages)
         standings.append(Standing(name, (len(ages) - middle - old, middle, old), len(then.ended)))
     some = any(sum(one.open) + one.ended for one in standings)
     return _Burn(seen, [trend_figures.burn_down(standings)] if some else [])

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from drills import files
 from drills.comparable import Change
 from drills.errors import DrillError
@@ -30,20 +28,6 @@ ARROWS: Final = {
     Change.BETTER: mark("▲ better, {run}"),
     Change.CHANCE: mark("= within chance, {run}"),
 }
-
-
-def render(template: str, view: dict[str, Any]) -> bytes:
-    """Return a rendered template of this package; every string in the view is inert already."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=False,  # noqa: S701 - Markdown, of strings that drills.report.escape made inert
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.globals["_"] = t
-    return (environment.get_template(template).render(view).rstrip("\n") + "\n").encode()
 
 
 def write(folder: Path, made: dict[str, bytes], first: str) -> Path:

@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from drills import files
 from drills.errors import UsageError
 from drills.evidence import Evidence
-from drills.lang import ENGLISH, speaking, t
+from drills.lang import ENGLISH, in_language, speaking, t
 from drills.report import (
     budget,
     compose,
     detection,
-    digest,
     drilled,
     factors,
     figures,
     headline,
     lessons,
+    page,
     pictures,
     response,
     retries,
@@ -54,7 +52,7 @@ def write(folder: Path | str, seen: Evidence | None = None, tz: str | None = Non
     made = render(folder, seen, tz, lang)
     for name, content in made.items():
         files.write(folder / name, content)
-    return folder / digest.in_language(POSTMORTEM, lang)
+    return folder / in_language(POSTMORTEM, lang)
 
 
 def render(
@@ -69,7 +67,7 @@ def render(
         source = read(Path(folder), seen)
         with speaking(ENGLISH):
             made = _in_english(source, tz)
-        return made if lang == ENGLISH else made | {digest.in_language(POSTMORTEM, lang): _translation(source, tz)}
+        return made if lang == ENGLISH else made | {in_language(POSTMORTEM, lang): _translation(source, tz)}
 
 
 def _in_english(source: Source, tz: str | None) -> dict[str, bytes]:
@@ -95,8 +93,7 @@ def _pictures(facts: Facts) -> dict[str, list[Picture]]:
 
 
 def _page(facts: Facts, shown: dict[str, list[Picture]], tz: str | None) -> bytes:
-    text: str = _template().render(view(facts, _notes(facts.source.folder), zone_of(tz)) | {"pictures": shown})
-    return (text.rstrip("\n") + "\n").encode()
+    return page.render("run.md.j2", view(facts, _notes(facts.source.folder), zone_of(tz)) | {"pictures": shown})
 
 
 def zone_of(tz: str | None) -> ZoneInfo | None:
@@ -107,21 +104,6 @@ def zone_of(tz: str | None) -> ZoneInfo | None:
         return ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise UsageError(f"--tz {tz}: no time zone of that name; write one such as Europe/Berlin") from None
-
-
-def _template() -> Any:
-    # What is rendered is Markdown, and every string in it is already inert (drills.report.escape).
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=False,  # noqa: S701
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.globals["_"] = t
-    environment.globals["anchor"] = words.anchor
-    return environment.get_template("run.md.j2")
 
 
 def _notes(folder: Path) -> str:
